@@ -1,0 +1,22 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""sandboxd: the map of the house, one line a stage, in the order a request walks through it.
+
+model       the immutable values that flow (errors, paths, killswitch and secrets stand beside it)
+config      settings and rule files, their sources and precedence
+shell       text -> subcommands
+effects     subcommand -> effects
+analyze     shell and effects to a fixpoint over nested commands
+observe     the facts that an analysis asked for; the only reader of the workspace
+policy      analysis + facts + rules + mode -> decision
+consult     answers from outside that policy may need: approvals, hooks, classifier
+schedule    which command may start when
+isolation   how a decided command is confined
+run         spawn, stream, time out, kill
+record      what was decided and done, and why
+sessions    one agent's conversation: workspace, cwd, mode, rules
+engine      one request from text to result; the order of all stages stands in one function
+api         the RPC methods, a few lines each
+daemon      composition root: config -> engine -> server
+client      the Python client
+cli         the command `sandboxd`
+"""
