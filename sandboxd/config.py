@@ -1,0 +1,339 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Settings: where they come from, how they combine, and the rule files that stand beside them.
+
+Precedence, lowest first: the defaults below, the user's `config.toml` (or the file named by `--config`), the
+organisation's `/etc/sandboxd/config.toml`, whose values nobody below can change.
+
+To add a setting: add the field with its default and unit to the section class below, its range to `_RANGES` if it has
+one, and use it; the loader, the error messages and `sandboxd status` know it from the class.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import fcntl
+import os
+import pwd
+import tempfile
+from dataclasses import dataclass, field
+from enum import Enum, unique
+from typing import Any, get_type_hints
+
+from sandboxd.errors import ConfigError
+from sandboxd.model import Mode, Source, Strategy
+from sandboxd.tomltext import TomlText
+
+SYSTEM_DIR = "/etc/sandboxd"
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonSettings:
+    log_level: str = "INFO"  # DEBUG, INFO, WARNING, ERROR
+    drain_seconds: float = 10.0  # how long SIGTERM waits for running commands before it kills them
+
+
+@dataclass(frozen=True, slots=True)
+class PolicySettings:
+    strategy: Strategy = Strategy.DENY_OVERRIDES
+    auto_allow_if_sandboxed: bool = False
+    read_claude_settings: bool = True  # also read `.claude/settings.json` permission blocks
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSettings:
+    max_mode: tuple[Mode, ...] = (Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK)  # modes the agent socket may ask for
+    roots: tuple[str, ...] = ("~",)  # workspaces of the agent socket must lie below one of these
+    env: tuple[str, ...] = ("LANG", "TZ", "NO_COLOR", "CI")  # names the agent socket may set
+    max_sessions: int = 1000
+    max_parallel: int = 10  # read-only commands of one session at once
+
+
+@dataclass(frozen=True, slots=True)
+class IsolationSettings:
+    profile: str = "workspace"
+    profile_dirs: tuple[str, ...] = ()  # searched before the shipped profiles; the user's own directory comes first
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettings:
+    timeout: float = 600.0  # seconds, when the request names none
+    max_timeout: float = 3600.0  # seconds
+    grace: float = 2.0  # seconds between TERM and KILL
+    max_output: int = 1 << 30  # bytes of one execution that are kept
+    max_executions: int = 256  # running or waiting at once, for the whole daemon
+    keep_finished: int = 1000  # finished executions that stay attachable
+
+
+@dataclass(frozen=True, slots=True)
+class ApprovalSettings:
+    expires: float = 600.0  # seconds until an unanswered approval counts as DENY
+
+
+@dataclass(frozen=True, slots=True)
+class Config:
+    daemon: DaemonSettings = field(default_factory=DaemonSettings)
+    policy: PolicySettings = field(default_factory=PolicySettings)
+    sessions: SessionSettings = field(default_factory=SessionSettings)
+    isolation: IsolationSettings = field(default_factory=IsolationSettings)
+    run: RunSettings = field(default_factory=RunSettings)
+    approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+
+
+# (section, key) -> (smallest, largest) allowed value
+_RANGES: dict[tuple[str, str], tuple[float, float]] = {
+    ("daemon", "drain_seconds"): (0, 600),
+    ("sessions", "max_sessions"): (1, 100_000),
+    ("sessions", "max_parallel"): (1, 100),
+    ("run", "timeout"): (0.01, 86_400),
+    ("run", "max_timeout"): (0.01, 86_400),
+    ("run", "grace"): (0, 60),
+    ("run", "max_output"): (1 << 16, 1 << 40),
+    ("run", "max_executions"): (1, 10_000),
+    ("run", "keep_finished"): (0, 100_000),
+    ("approvals", "expires"): (1, 86_400),
+}
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+
+
+@dataclass(frozen=True, slots=True)
+class Directories:
+    """Where this user's sandboxd keeps things; all absolute. `system` is the organisation's directory."""
+
+    config: str
+    state: str
+    runtime: str
+    home: str
+    system: str = SYSTEM_DIR
+
+    @property
+    def user_config(self) -> str:
+        return f"{self.config}/config.toml"
+
+    @property
+    def user_rules(self) -> str:
+        return f"{self.config}/settings.toml"
+
+    @property
+    def own(self) -> tuple[str, ...]:
+        """What no box may see."""
+        return tuple(dict.fromkeys((self.config, self.state, self.runtime)))
+
+
+def home_directory() -> str:
+    """The person's home: HOME when it is absolute, else the password database's."""
+    home = os.environ.get("HOME", "")
+    return os.path.normpath(home) if home.startswith("/") else pwd.getpwuid(os.getuid()).pw_dir
+
+
+def directories(*, runtime: str | None = None, state: str | None = None) -> Directories:
+    """The XDG directories of this user; arguments override. Nothing is created."""
+    home = home_directory()
+
+    def xdg(name: str, default: str) -> str:
+        value = os.environ.get(name, "")
+        return f"{value}/sandboxd" if value.startswith("/") else default
+
+    state = os.path.abspath(state) if state else xdg("XDG_STATE_HOME", f"{home}/.local/state/sandboxd")
+    return Directories(
+        config=xdg("XDG_CONFIG_HOME", f"{home}/.config/sandboxd"),
+        state=state,
+        runtime=os.path.abspath(runtime) if runtime else xdg("XDG_RUNTIME_DIR", f"{state}/run"),
+        home=home,
+    )
+
+
+def load(dirs: Directories, path: str | None = None) -> Config:
+    """Read all configuration files in force. Raises ConfigError with file:line; a file named by `path` must exist."""
+    config = Config()
+    if path is not None:
+        text = _read(path)
+        if text is None:
+            raise ConfigError(f"configuration file `{path}` does not exist", fix="name an existing file")
+        config = merge(config, text, path)
+    elif (text := _read(dirs.user_config)) is not None:
+        config = merge(config, text, dirs.user_config)
+    system = f"{dirs.system}/config.toml"
+    if (text := _read(system)) is not None:
+        config = merge(config, text, system)
+    return config
+
+
+def merge(config: Config, text: str, origin: str) -> Config:
+    """`config` with the values of one TOML text put over it. Raises ConfigError naming the key, its line and the fix."""
+    document = TomlText(text, origin)
+    sections = {f.name: f for f in dataclasses.fields(Config)}
+    for section, values in document.data.items():
+        if section not in sections:
+            raise document.fail(f"unknown section `[{section}]`", section, fix=f"use one of {', '.join(sections)}")
+        if not isinstance(values, dict):
+            raise document.fail(f"`{section}` must be a table", section, fix=f"write it as `[{section}]`")
+        current = getattr(config, section)
+        hints = get_type_hints(type(current))
+        changes = {}
+        for key, value in values.items():
+            if key not in hints:
+                raise document.fail(f"unknown key `{section}.{key}`", section, key, fix=f"use one of {', '.join(hints)}")
+            changes[key] = _coerce(document, section, key, value, hints[key])
+        config = dataclasses.replace(config, **{section: dataclasses.replace(current, **changes)})
+    return config
+
+
+def _coerce(document: TomlText, section: str, key: str, value: Any, kind: Any) -> Any:
+    """One value in the type its field declares."""
+    name = f"{section}.{key}"
+
+    def wrong(what: str) -> ConfigError:
+        return document.fail(f"`{name}` must be {what}, not `{value}`", section, key)
+
+    if kind is bool:
+        if not isinstance(value, bool):
+            raise wrong("true or false")
+        return value
+    if kind in (int, float):
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or (kind is int and not isinstance(value, int)):
+            raise wrong("a number")
+        low, high = _RANGES[section, key]
+        if not low <= value <= high:
+            raise wrong(f"between {low} and {high}")
+        return kind(value)
+    if kind is str:
+        if not isinstance(value, str):
+            raise wrong("a string")
+        if key == "log_level" and value not in _LOG_LEVELS:
+            raise wrong(f"one of {', '.join(_LOG_LEVELS)}")
+        return value
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return _enum(kind, value, wrong)
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise wrong("a list of strings")
+    if kind == tuple[Mode, ...]:
+        return tuple(_enum(Mode, item, wrong) for item in value)
+    return tuple(value)
+
+
+def _enum(kind: type[Enum], value: Any, wrong: Any) -> Enum:
+    try:
+        return kind(value)
+    except ValueError:
+        raise wrong(f"one of {', '.join(str(member.value) for member in kind)}") from None
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Rule files. This module only reads and writes their text; policy.sources knows what it means.
+
+
+@unique
+class RuleFormat(Enum):
+    TOML = "toml"  # our own settings.toml
+    CLAUDE = "claude"  # a `.claude/settings.json`-style file
+
+
+@dataclass(frozen=True, slots=True)
+class RulePlace:
+    """A place where rules may stand. `workspace`: it comes from the workspace, so what it allows is inert."""
+
+    path: str
+    source: Source
+    format: RuleFormat
+    workspace: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RuleText:
+    place: RulePlace
+    text: str
+
+
+def rule_places(dirs: Directories, workspace: str | None, *, claude: bool) -> tuple[RulePlace, ...]:
+    """Every file that may hold rules for a workspace, highest source first."""
+    places = []
+    if workspace is not None:
+        places.append(RulePlace(f"{workspace}/.sandboxd/settings.toml", Source.LOCAL, RuleFormat.TOML, workspace=True))
+        if claude:
+            places.extend(
+                RulePlace(f"{workspace}/.claude/{name}", Source.LOCAL, RuleFormat.CLAUDE, workspace=True)
+                for name in ("settings.local.json", "settings.json")
+            )
+    places.append(RulePlace(dirs.user_rules, Source.USER, RuleFormat.TOML))
+    if claude:
+        places.append(RulePlace(f"{dirs.home}/.claude/settings.json", Source.USER, RuleFormat.CLAUDE))
+    places.append(RulePlace(f"{dirs.system}/settings.toml", Source.POLICY, RuleFormat.TOML))
+    if claude:
+        places.append(RulePlace("/etc/claude-code/managed-settings.json", Source.POLICY, RuleFormat.CLAUDE))
+    return tuple(places)
+
+
+def rule_signature(places: tuple[RulePlace, ...]) -> tuple[tuple[int, int, int] | None, ...]:
+    """A value that changes when any of the files does (inode, size, mtime)."""
+    out: list[tuple[int, int, int] | None] = []
+    for place in places:
+        try:
+            info = os.stat(place.path)
+        except OSError:
+            out.append(None)
+        else:
+            out.append((info.st_ino, info.st_size, info.st_mtime_ns))
+    return tuple(out)
+
+
+def read_rules(places: tuple[RulePlace, ...]) -> tuple[RuleText, ...]:
+    """The texts of those files that exist. Raises ConfigError for one that exists and cannot be read."""
+    out = []
+    for place in places:
+        text = _read(place.path)
+        if text is not None:
+            out.append(RuleText(place, text))
+    return tuple(out)
+
+
+def append_allow_rule(dirs: Directories, rule: str, reason: str) -> str:
+    """Write one "always allow" rule to the user's settings; returns its path.
+
+    The file is replaced atomically under a lock and must still be valid TOML, else ConfigError and nothing changes.
+    """
+    path = dirs.user_rules
+    os.makedirs(dirs.config, mode=0o700, exist_ok=True)
+    with open(f"{dirs.config}/.settings.lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        before = _read(path) or "# SPDX-License-Identifier: CC0-1.0\n# Rules of this user; see docs/rules.md.\n"
+        if before and not before.endswith("\n"):
+            before += "\n"
+        text = f'{before}\n[[rule]]\nbehavior = "allow"\nrule = {_quote(rule)}\nreason = {_quote(reason)}\n'
+        TomlText(text, path)
+        handle, temporary = tempfile.mkstemp(dir=dirs.config, prefix=".settings-")
+        try:
+            with os.fdopen(handle, "w") as out:
+                out.write(text)
+                out.flush()
+                os.fsync(out.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    return path
+
+
+def _quote(text: str) -> str:
+    """A TOML basic string."""
+    out = []
+    for char in text:
+        if char in '"\\':
+            out.append("\\" + char)
+        elif char < " " or char == "\x7f":
+            out.append(f"\\u{ord(char):04x}")
+        else:
+            out.append(char)
+    return '"' + "".join(out) + '"'
+
+
+def _read(path: str) -> str | None:
+    """The text of a file, None when there is none. Anything else that goes wrong is a ConfigError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            return file.read()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, UnicodeDecodeError) as exc:
+        raise ConfigError(f"cannot be read: {exc}", origin=path) from None
