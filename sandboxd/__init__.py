@@ -20,3 +20,5 @@ daemon      composition root: config -> engine -> server
 client      the Python client
 cli         the command `sandboxd`
 """
+
+__version__ = "0.1.0"

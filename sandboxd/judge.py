@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The deciding half of a request, without running anything: text -> analysis -> facts -> waterfall.
+
+The engine goes through here for every command, once when it arrives and once more when its lane admits it;
+`sandboxd check` goes through here and stops.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+from sandboxd.analyze import analyze
+from sandboxd.model import Analysis, AnalysisContext, Decision, Facts, Inputs, Mode, Needs, Opinion, RuleSet, Scope
+from sandboxd.observe import observe
+from sandboxd.policy.waterfall import evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What is asked: one text in one place under one set of rules. `observed`: look at the workspace for facts."""
+
+    text: str
+    cwd: str
+    scope: Scope
+    rules: RuleSet
+    mode: Mode = Mode.DEFAULT
+    headless: bool = False
+    observed: bool = False
+    enforcement_full: bool = True
+    auto_allow_if_sandboxed: bool = False
+    unsandboxed: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The waterfall's inputs and what it said."""
+
+    inputs: Inputs
+    outcome: Decision | Needs
+
+    @property
+    def analysis(self) -> Analysis:
+        return self.inputs.analysis
+
+    @property
+    def facts(self) -> Facts:
+        return self.inputs.facts
+
+    @property
+    def decision(self) -> Decision:
+        """The decision as it stands; an ASK while somebody could still answer."""
+        return self.outcome.pending if isinstance(self.outcome, Needs) else self.outcome
+
+    def with_opinion(self, opinion: Opinion) -> Judged:
+        """The same question with one more answer from outside."""
+        inputs = dataclasses.replace(self.inputs, opinions=(*self.inputs.opinions, opinion))
+        return Judged(inputs, evaluate(inputs))
+
+
+# PATH of every box, in this order: system directories first, so that a workspace cannot shadow a tool.
+BOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
+    """Answer a question. Reads the workspace (only through observe) when `observed` is set; raises nothing."""
+    scope = question.scope
+    analysis = analyze(question.text, AnalysisContext(question.cwd, scope.home, scope.workspace))
+    facts = Facts()
+    if question.observed:
+        facts = observe(analysis, workspace=scope.workspace, home=scope.home, additional=scope.additional, path_env=BOX_PATH)
+    inputs = Inputs(
+        analysis=analysis,
+        rules=question.rules,
+        scope=scope,
+        mode=question.mode,
+        facts=facts,
+        opinions=opinions,
+        headless=question.headless,
+        unsandboxed=question.unsandboxed,
+        enforcement_full=question.enforcement_full,
+        auto_allow_if_sandboxed=question.auto_allow_if_sandboxed,
+    )
+    return Judged(inputs, evaluate(inputs))
