@@ -7,6 +7,10 @@ system, so `..` after a symlink is the caller's problem (observe answers it).
 
 from __future__ import annotations
 
+import re
+
+_PROC_ROOT = re.compile(r"^(?:/proc/(?:self|thread-self|\d+|self/task/\d+|\d+/task/\d+)/root)+(?=/|$)")
+
 
 def normalize(path: str) -> str:
     """Collapse `//`, `.` and `..` lexically; an absolute path stays absolute. "" becomes "."."""
@@ -56,3 +60,8 @@ def expand_home(path: str, home: str) -> str:
     if path.startswith("~/"):
         return f"{home}/{path[2:]}"
     return path
+
+
+def strip_proc_root(path: str) -> str:
+    """`/proc/self/root/etc/x` as `/etc/x`: the kernel's own alias of the root directory."""
+    return (_PROC_ROOT.sub("", path) or "/") if path.startswith("/proc/") else path
