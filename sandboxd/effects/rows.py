@@ -1,0 +1,105 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The values that an effect table becomes once it is read; docs/tables.md says what each means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum, unique
+
+from sandboxd.effects.roles import ROLES, Role
+
+
+@unique
+class Arity(Enum):
+    NONE = ""
+    REQUIRED = "="
+    OPTIONAL = "[=]"
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """An effect that stands whatever the words are; `target` None = unknown."""
+
+    role: Role
+    target: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    names: tuple[str, ...]
+    arity: Arity
+    role: Role
+    because: str = ""
+    effects: tuple[Standing, ...] = ()
+    values: frozenset[str] | None = None  # harmless values; any other has the role `otherwise`
+    otherwise: Role = ROLES["opaque.unlisted_value"]
+
+    @property
+    def dangerous(self) -> bool:
+        return self.role.dangerous or bool(self.effects) or self.values is not None
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    role: Role
+    many: bool = False
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class When:
+    """What changes when its conditions hold; `any`, `all`, `none` hold option names."""
+
+    any: frozenset[str] = frozenset()
+    all: frozenset[str] = frozenset()
+    none: frozenset[str] = frozenset()
+    count: tuple[int, int | None] | None = None
+    operands: tuple[Operand, ...] | None = None
+    effects: tuple[Standing, ...] = ()
+    edit: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A tool or one of its subcommands. `id` is the dotted path (`git.log`), the stem of its effects' `because`."""
+
+    id: str
+    because: str
+    options: Mapping[str, Option]
+    operands: tuple[Operand, ...] | None = None
+    effects: tuple[Standing, ...] = ()
+    when: tuple[When, ...] = ()
+    subs: Mapping[str, Level] = field(default_factory=dict)
+    exact: frozenset[tuple[str, ...]] = frozenset()
+    any: bool = False
+    edit: bool = False
+    inert: bool = False
+    permute: bool = True
+    language: str = ""
+    plus: bool = False  # whether options that begin with `+` exist
+    pairs: bool = False  # whether key=value operands exist
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    run: str
+    holds: tuple[str, ...]
+    origin: str
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    name: str
+    root: Level
+    origin: str
+    words: bool = False  # style = "words"
+    abbreviations: bool = False
+    numeric: bool = False
+    bundle: bool = False
+    anywhere: bool = False
+    wrapper: str = ""
+    credentials: tuple[str, ...] = ()
+    exit_ok: frozenset[int] = frozenset((0,))
+    examples: tuple[Example, ...] = ()
+    same_as: str = ""

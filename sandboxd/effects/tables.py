@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is known about each tool: finds its table, reading the file on first use (docs/tables.md is the reference).
+
+To add a tool: one file `data/<tool>.toml`, nothing else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sandboxd.effects.reader import parse_bundle, parse_table
+from sandboxd.effects.rows import Table
+from sandboxd.errors import TableError
+
+SHIPPED = os.path.join(os.path.dirname(__file__), "data")
+# Files that hold several small tools, each as `[tool.NAME]`.
+BUNDLES = ("builtins", "wrappers")
+# Files in the same folder that are no tool tables.
+_NO_TOOL = frozenset((*BUNDLES, "env"))
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*\Z|[\[:.]\Z")
+
+
+class Tables:
+    """Effect tables of the shipped folder and of `folders`, which may add tools and tighten shipped ones."""
+
+    def __init__(self, folders: tuple[str, ...] = ()) -> None:
+        self._folders = folders
+        self._found: dict[str, tuple[Table, ...]] = {}
+        self._bundled: dict[str, dict[str, Table]] = {}
+
+    def find(self, name: str) -> tuple[Table, ...]:
+        """The tables of the tool: none when it is not known, several when user tables tighten a shipped one.
+
+        Raises TableError when a table of this name is wrong.
+        """
+        found = self._found.get(name)
+        if found is None:
+            found = self._found[name] = tuple(self._load(name))
+        return found
+
+    def names(self) -> tuple[str, ...]:
+        """All tools known, sorted."""
+        names = set(self._bundle(SHIPPED))
+        for folder in (SHIPPED, *self._folders):
+            names.update(file[:-5] for file in os.listdir(folder) if file.endswith(".toml"))
+        return tuple(sorted(names - _NO_TOOL))
+
+    def exit_ok(self, name: str) -> frozenset[int]:
+        """The exit statuses of the tool that are results, not failures."""
+        return frozenset((0,)).union(*(table.exit_ok for table in self.find(name)))
+
+    def _load(self, name: str) -> Iterator[Table]:
+        if not _NAME.match(name) or name in _NO_TOOL:
+            return
+        for folder in (SHIPPED, *self._folders):
+            path = os.path.join(folder, f"{name}.toml")
+            table = self._bundle(folder).get(name) if folder == SHIPPED else None
+            if table is None:
+                try:
+                    with open(path, encoding="utf-8") as file:
+                        text = file.read()
+                except FileNotFoundError:
+                    continue
+                table = parse_table(text, path, name)
+            if table.same_as:
+                target = self.find(table.same_as)
+                if not target or any(other.same_as for other in target):
+                    raise TableError(f'`same_as = "{table.same_as}"` names no table', origin=table.origin)
+                yield from (replace(other, name=name) for other in target)
+            else:
+                yield table
+
+    def _bundle(self, folder: str) -> dict[str, Table]:
+        found = self._bundled.get(folder)
+        if found is None:
+            found = self._bundled[folder] = {}
+            for bundle in BUNDLES:
+                path = os.path.join(folder, f"{bundle}.toml")
+                with open(path, encoding="utf-8") as file:
+                    text = file.read()
+                found.update(parse_bundle(text, path))
+        return found
