@@ -1,0 +1,348 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One command's life: queued, decided, perhaps asked about, started, its output, its end.
+
+The engine tells an Execution what happens; any number of followers read it back as events with rising sequence numbers,
+from the first or from any later one. The terminal Exited is the last event and there is exactly one.
+
+Memory is bounded whatever the command writes: output goes to the spool on disk. When the spool is full (limit or disk)
+the command goes on; what it writes then is dropped but for the last TAIL bytes of each stream, which followers get at
+the end, behind a Gap that counts what is missing.
+
+Back-pressure: while a follower that had caught up lies more than WINDOW bytes behind, the pipes are not read and the
+command waits in write(). A follower that is still replaying old output holds nobody up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+
+from sandboxd.errors import NotFound, RequestError
+from sandboxd.model import (
+    ApprovalNeeded,
+    Box,
+    Decided,
+    Decision,
+    EndKind,
+    Event,
+    Exited,
+    ExitStatus,
+    Gap,
+    Output,
+    Queued,
+    Result,
+    Started,
+    Stdio,
+    Stream,
+    Usage,
+)
+from sandboxd.run.process import Process, open_pipes, read_cwd
+from sandboxd.run.spool import Spool
+from sandboxd.run.streams import CHUNK, Feeder, Pump
+
+WINDOW = 1 << 20  # bytes a live follower may lie behind
+TAIL = CHUNK  # bytes of each stream kept when the spool is full
+STDERR_TAIL = 8192  # bytes of stderr kept for the search for violations
+MAX_OUTPUT = 256 << 20  # bytes of spool where neither profile nor request say
+TIMEOUT_CODE = 124  # as timeout(1)
+CANCELLED_CODE = 130  # as a shell after Ctrl-C
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a started command ended, before the engine adds what only it knows.
+
+    `code` is what a shell would report; `cause` is set for CANCELLED; `reported_cwd` is the shell's own claim.
+    """
+
+    kind: EndKind
+    code: int
+    signal: int | None
+    cause: str
+    usage: Usage
+    stdout_bytes: int
+    stderr_bytes: int
+    truncated: bool
+    reported_cwd: str | None
+    stderr_tail: str
+
+
+@dataclass(slots=True, eq=False)
+class _Follower:
+    position: int  # in the spool: everything before it has been taken
+    live: bool
+
+
+class Execution:
+    """All methods belong to the event loop's thread."""
+
+    def __init__(self, execution_id: str, session_id: str, text: str, spool_dir: str) -> None:
+        self.execution_id = execution_id
+        self.session_id = session_id
+        self.text = text
+        self.done = asyncio.Event()
+        self.cancelled = asyncio.Event()  # set by cancel(), also before the start
+        self.cancel_cause = ""
+        self.result: Result | None = None
+        self._spool = Spool(os.path.join(spool_dir, f"{execution_id}.spool"), MAX_OUTPUT)
+        self._last = 0  # sequence number of the newest event
+        self._held: dict[int, Event] = {}  # every event that is not in the spool: few
+        self._followers: set[_Follower] = set()
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._feeder = Feeder()
+        self._pump: Pump | None = None
+        self._process: Process | None = None
+        self._started = False
+        self._stdin = True
+        self._begin = 0.0
+        self._bytes = {Stream.STDOUT: 0, Stream.STDERR: 0}
+        self._spooled = {Stream.STDOUT: 0, Stream.STDERR: 0}
+        self._tails = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
+        self._stderr_tail = bytearray()
+        self._closed = False
+
+    # What the engine reports
+
+    def queued(self, reason: str) -> None:
+        """It has to wait; `reason` says for what."""
+        self._emit(Queued(self._last + 1, self.execution_id, reason))
+
+    def decided(self, decision: Decision) -> None:
+        self._emit(Decided(self._last + 1, self.execution_id, decision))
+
+    def approval_needed(self, approval_id: str, decision: Decision) -> None:
+        self._emit(ApprovalNeeded(self._last + 1, self.execution_id, approval_id, decision))
+
+    def finish(self, result: Result) -> None:
+        """Emit the terminal event. A second call changes nothing."""
+        if self.result is not None:
+            return
+        self.result = result
+        self._emit(Exited(self._last + 1, self.execution_id, result), terminal=True)
+        self.done.set()
+
+    async def run(
+        self,
+        start: Callable[[Stdio], Box],
+        *,
+        timeout: float | None,  # noqa: ASYNC109  it ends the command, not this call
+        grace: float,
+        stdin: bool,
+        report_cwd: bool,
+        max_output: int | None,
+        profile: str,
+    ) -> Ended:
+        """Start the box, follow it to its end, and leave nothing of it behind, however this ends.
+
+        `timeout` and `grace` in seconds (`timeout` None = no limit; `grace` 0 = KILL at once), `max_output` in bytes of
+        spool. Raises what `start` raises (IsolationError), with nothing left over. Call it once.
+        """
+        assert not self._started, "an execution runs once"
+        self._started = True
+        self._stdin = stdin
+        if self.cancelled.is_set():
+            return self._ended(EndKind.CANCELLED, CANCELLED_CODE, None, Usage(), None)
+        loop = asyncio.get_running_loop()
+        self._spool.limit = MAX_OUTPUT if max_output is None else max_output
+        pipes = open_pipes(stdin=stdin, report_cwd=report_cwd)
+        pump = self._pump = Pump(loop, self._take)
+        pump.add(pipes.stdout, Stream.STDOUT)
+        pump.add(pipes.stderr, Stream.STDERR)
+        self._feeder.attach(loop, pipes.stdin)
+        timer: asyncio.TimerHandle | None = None
+        process: Process | None = None
+        try:
+            try:
+                box = start(pipes.child)
+            finally:
+                pipes.close_child()
+            process = self._process = Process(loop, box, grace)
+            self._begin = loop.time()
+            self._emit(Started(self._last + 1, self.execution_id, box.enforcement, profile))
+            if timeout is not None:
+                timer = loop.call_later(timeout, process.stop, EndKind.TIMED_OUT, "timeout")
+            status = await process.wait()
+            pump.drain()
+            self._flush_tails()
+            usage = Usage(loop.time() - self._begin, status.user_seconds, status.system_seconds, status.max_rss)
+            reported = read_cwd(pipes.cwd_report) if report_cwd else None
+            kind, code = _verdict(process.ending, status)
+            return self._ended(kind, code, status.signal, usage, reported)
+        finally:
+            if timer is not None:
+                timer.cancel()
+            pump.close()
+            self._feeder.close()
+            if pipes.cwd_report >= 0:
+                os.close(pipes.cwd_report)
+            if process is not None:
+                await process.end()
+
+    # What clients do
+
+    async def events(self, from_seq: int = 1) -> AsyncIterator[Event]:
+        """Replay from event `from_seq` and follow to the terminal event.
+
+        Raises RequestError (field `from_seq`) below 1, NotFound when the execution has been closed meanwhile.
+        """
+        if from_seq < 1:
+            raise RequestError(f"`{from_seq}` is not a sequence number", field="from_seq", fix="they start at 1")
+        self._check_open()
+        position = self._spool.seek(from_seq)
+        follower = _Follower(position, self._spool.size - position <= WINDOW)
+        self._followers.add(follower)
+        seq = from_seq
+        try:
+            while True:
+                while seq <= self._last:
+                    event = self._held.get(seq)
+                    if event is None:
+                        self._check_open()
+                        event, position = self._spool.read(follower.position)
+                    yield event
+                    seq += 1
+                    self._advance(follower, position)
+                if self.result is not None:
+                    return
+                self._check_open()
+                await self._changed()
+        finally:
+            self._followers.discard(follower)
+            self._relieve()
+
+    def write_stdin(self, offset: int, data: bytes, eof: bool) -> int:
+        """Feed the command; returns how many bytes of stdin have been taken in all.
+
+        `offset` is where `data` stands in stdin as a whole, so that a retry is harmless. Bytes sent before the start are
+        kept. Raises RequestError (field named), or Exhausted when the command does not read.
+        """
+        if self.result is not None:
+            raise RequestError(f"execution `{self.execution_id}` has ended", field="execution_id")
+        if not self._stdin:
+            raise RequestError("this execution has no stdin", field="execution_id", fix="start it with `stdin` set")
+        return self._feeder.write(offset, data, eof)
+
+    def signal(self, number: int) -> None:
+        """Send a signal (1 to 64) to the command's process group. Raises RequestError when it does not run."""
+        if not 1 <= number <= 64:
+            raise RequestError(f"`{number}` is not a signal number", field="signal", fix="1 to 64, see signal(7)")
+        if self._process is None or self.result is not None:
+            raise RequestError(f"execution `{self.execution_id}` does not run", field="execution_id")
+        self._process.signal(number)
+
+    def cancel(self, cause: str) -> None:
+        """End it: TERM, then KILL of the whole box. Before the start it only keeps `run` from starting. Idempotent."""
+        if self.result is not None or self.cancelled.is_set():
+            return
+        self.cancel_cause = cause
+        self.cancelled.set()
+        if self._process is not None:
+            self._process.stop(EndKind.CANCELLED, cause)
+
+    def close(self) -> None:
+        """Forget the output: the spool is removed, followers end with NotFound. Idempotent."""
+        self._closed = True
+        self._spool.close()
+        self._wake()
+
+    # The inside
+
+    def _emit(self, event: Event, *, terminal: bool = False) -> None:
+        if self.result is not None and not terminal:
+            raise RuntimeError(f"event after the end of execution {self.execution_id}: {type(event).__name__}")
+        self._last = event.seq
+        self._held[event.seq] = event
+        self._wake()
+
+    def _take(self, stream: Stream, data: bytes) -> None:
+        """Output has come."""
+        offset = self._bytes[stream]
+        self._bytes[stream] += len(data)
+        if stream is Stream.STDERR:
+            _keep(self._stderr_tail, data, STDERR_TAIL)
+        at = asyncio.get_running_loop().time() - self._begin
+        if self._spool.append(Output(self._last + 1, stream, offset, data, at)):
+            self._last += 1
+            self._spooled[stream] += len(data)
+            self._wake()
+            if self._lagging(WINDOW):
+                assert self._pump is not None
+                self._pump.pause()
+        else:
+            _keep(self._tails[stream], data, TAIL)
+
+    def _flush_tails(self) -> None:
+        """What the full spool could not take: say how much is missing, and give the end of it."""
+        at = asyncio.get_running_loop().time() - self._begin
+        for stream, tail in self._tails.items():
+            start = self._bytes[stream] - len(tail)
+            missing = start - self._spooled[stream]
+            if missing:
+                self._emit(Gap(self._last + 1, stream, self._spooled[stream], missing))
+            if tail:
+                self._emit(Output(self._last + 1, stream, start, bytes(tail), at))
+
+    def _ended(self, kind: EndKind, code: int, signal: int | None, usage: Usage, cwd: str | None) -> Ended:
+        return Ended(
+            kind=kind,
+            code=code,
+            signal=signal,
+            cause=self.cancel_cause if kind is EndKind.CANCELLED else "",
+            usage=usage,
+            stdout_bytes=self._bytes[Stream.STDOUT],
+            stderr_bytes=self._bytes[Stream.STDERR],
+            truncated=any(self._bytes[s] - len(self._tails[s]) > self._spooled[s] for s in Stream),
+            reported_cwd=cwd,
+            stderr_tail=self._stderr_tail.decode("utf-8", "replace"),
+        )
+
+    def _lagging(self, window: int) -> bool:
+        limit = self._spool.size - window
+        return any(follower.live and follower.position < limit for follower in self._followers)
+
+    def _advance(self, follower: _Follower, position: int) -> None:
+        follower.position = position
+        if not follower.live:
+            follower.live = self._spool.size - position <= WINDOW
+        self._relieve()
+
+    def _relieve(self) -> None:
+        """Read on when nobody lies far behind any more."""
+        if self._pump is not None and self._pump.paused and not self._lagging(WINDOW // 2):
+            self._pump.resume()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise NotFound(f"the output of execution `{self.execution_id}` is gone", field="execution_id")
+
+    async def _changed(self) -> None:
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiters.add(waiter)
+        try:
+            await waiter
+        finally:
+            self._waiters.discard(waiter)
+
+    def _wake(self) -> None:
+        for waiter in self._waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+        self._waiters.clear()
+
+
+def _verdict(ending: tuple[EndKind, str] | None, status: ExitStatus) -> tuple[EndKind, int]:
+    """The kind of end, and the status a shell would report."""
+    if ending is not None:
+        return ending[0], TIMEOUT_CODE if ending[0] is EndKind.TIMED_OUT else CANCELLED_CODE
+    if status.signal is not None:
+        return EndKind.SIGNALED, 128 + status.signal
+    return EndKind.EXITED, status.code if status.code is not None else 1
+
+
+def _keep(tail: bytearray, data: bytes, size: int) -> None:
+    """Append and keep the last `size` bytes."""
+    tail += data
+    if len(tail) > size:
+        del tail[:-size]

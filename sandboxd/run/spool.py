@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The output of one execution on disk: append, and read again from any sequence number.
+
+One file an execution, mode 0600, made at the first byte of output. It holds frames: a fixed header (payload length,
+sequence number, stream, byte offset in the stream, seconds since the start) and the payload. A frame is whole or absent:
+a write that the disk cuts short is cut away again, and from then on the spool is full.
+
+Writes land in the page cache and are made on the event loop's thread; the cost is a copy of at most 64 KiB.
+"""
+
+from __future__ import annotations
+
+import bisect
+import os
+import struct
+
+from sandboxd.model import Output, Stream
+
+HEADER = struct.Struct("<IQBQd")
+INDEX_EVERY = 64  # frames between two index entries
+
+_STREAMS = (Stream.STDOUT, Stream.STDERR)
+_NUMBER = {stream: number for number, stream in enumerate(_STREAMS)}
+
+
+class Spool:
+    """Append-only store of Output events. `limit` bounds the file in bytes; `size` is its length so far."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self.path = path
+        self.limit = limit
+        self.size = 0
+        self.full = False
+        self._fd = -1
+        self._count = 0
+        self._index_seqs: list[int] = []
+        self._index_positions: list[int] = []
+
+    def append(self, event: Output) -> bool:
+        """Store the event. False when the limit is reached or the disk refuses: then neither it nor any later one is kept."""
+        length = HEADER.size + len(event.data)
+        if self.full or self.size + length > self.limit:
+            self.full = True
+            return False
+        header = HEADER.pack(len(event.data), event.seq, _NUMBER[event.stream], event.offset, event.at)
+        if not self._write(header, event.data, length):
+            self.full = True
+            return False
+        if self._count % INDEX_EVERY == 0:
+            self._index_seqs.append(event.seq)
+            self._index_positions.append(self.size)
+        self._count += 1
+        self.size += length
+        return True
+
+    def _write(self, header: bytes, data: bytes, length: int) -> bool:
+        try:
+            if self._fd < 0:
+                flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+                self._fd = os.open(self.path, flags, 0o600)
+            written = os.pwritev(self._fd, (header, data), self.size)
+        except OSError:  # no space, quota, file size limit, directory gone: the command goes on without its spool
+            return False
+        if written == length:
+            return True
+        try:
+            os.ftruncate(self._fd, self.size)
+        except OSError:
+            pass  # the cut frame lies behind `size`, where nobody reads in this process
+        return False
+
+    def seek(self, seq: int) -> int:
+        """The position of the first frame whose sequence number is `seq` or later; `size` when there is none."""
+        entry = bisect.bisect_right(self._index_seqs, seq) - 1
+        position = self._index_positions[entry] if entry >= 0 else 0
+        while position < self.size:
+            length, number, _, _, _ = HEADER.unpack(os.pread(self._fd, HEADER.size, position))
+            if number >= seq:
+                break
+            position += HEADER.size + length
+        return position
+
+    def read(self, position: int) -> tuple[Output, int]:
+        """The frame that starts at `position`, and the position of the next one.
+
+        Raises EOFError when the file has been cut from outside.
+        """
+        head = os.pread(self._fd, HEADER.size, position)
+        if len(head) < HEADER.size:
+            raise EOFError(f"{self.path} ends inside a frame")
+        length, seq, number, offset, at = HEADER.unpack(head)
+        data = os.pread(self._fd, length, position + HEADER.size)
+        if len(data) < length:
+            raise EOFError(f"{self.path} ends inside a frame")
+        return Output(seq, _STREAMS[number], offset, data, at), position + HEADER.size + length
+
+    def close(self) -> None:
+        """Close and remove the file; idempotent."""
+        self.full = True
+        if self._fd < 0:
+            return
+        os.close(self._fd)
+        self._fd = -1
+        try:
+            os.unlink(self.path)
+        except FileNotFoundError:
+            pass
