@@ -35,7 +35,7 @@ class Role:
         return self.name not in _TAME
 
 
-_TAME = frozenset(("text", "path.stat", "path.read", "path.tree", "path.linked"))
+_TAME = frozenset(("text", "path.stat", "path.read", "path.tree", "path.linked", "git.object", "git.format"))
 
 _READ, _WRITE, _DELETE = EffectKind.READ, EffectKind.WRITE, EffectKind.DELETE
 _NET = EffectKind.NETWORK
@@ -92,6 +92,8 @@ _ROLES = (
             "remote",
         )
     ),
+    Role("git.object", _READ),
+    Role("git.format"),
     Role("git.write", _WRITE, Act.WRITE, code="git.write"),
     Role("git.worktree", _WRITE, Act.WRITE, code="git.worktree"),
     Role("git.config", _WRITE, Act.WRITE, code="git.config"),
