@@ -79,7 +79,7 @@ class Execution:
     """All methods belong to the event loop's thread."""
 
     def __init__(self, execution_id: str, session_id: str, text: str, spool_dir: str) -> None:
-        self.execution_id = execution_id
+        self.id = execution_id
         self.session_id = session_id
         self.text = text
         self.done = asyncio.Event()
@@ -107,20 +107,20 @@ class Execution:
 
     def queued(self, reason: str) -> None:
         """It has to wait; `reason` says for what."""
-        self._emit(Queued(self._last + 1, self.execution_id, reason))
+        self._emit(Queued(self._last + 1, self.id, reason))
 
     def decided(self, decision: Decision) -> None:
-        self._emit(Decided(self._last + 1, self.execution_id, decision))
+        self._emit(Decided(self._last + 1, self.id, decision))
 
     def approval_needed(self, approval_id: str, decision: Decision) -> None:
-        self._emit(ApprovalNeeded(self._last + 1, self.execution_id, approval_id, decision))
+        self._emit(ApprovalNeeded(self._last + 1, self.id, approval_id, decision))
 
     def finish(self, result: Result) -> None:
         """Emit the terminal event. A second call changes nothing."""
         if self.result is not None:
             return
         self.result = result
-        self._emit(Exited(self._last + 1, self.execution_id, result), terminal=True)
+        self._emit(Exited(self._last + 1, self.id, result), terminal=True)
         self.done.set()
 
     async def run(
@@ -160,7 +160,7 @@ class Execution:
                 pipes.close_child()
             process = self._process = Process(loop, box, grace)
             self._begin = loop.time()
-            self._emit(Started(self._last + 1, self.execution_id, box.enforcement, profile))
+            self._emit(Started(self._last + 1, self.id, box.enforcement, profile))
             if timeout is not None:
                 timer = loop.call_later(timeout, process.stop, EndKind.TIMED_OUT, "timeout")
             status = await process.wait()
@@ -219,7 +219,7 @@ class Execution:
         kept. Raises RequestError (field named), or Exhausted when the command does not read.
         """
         if self.result is not None:
-            raise RequestError(f"execution `{self.execution_id}` has ended", field="execution_id")
+            raise RequestError(f"execution `{self.id}` has ended", field="execution_id")
         if not self._stdin:
             raise RequestError("this execution has no stdin", field="execution_id", fix="start it with `stdin` set")
         return self._feeder.write(offset, data, eof)
@@ -229,7 +229,7 @@ class Execution:
         if not 1 <= number <= 64:
             raise RequestError(f"`{number}` is not a signal number", field="signal", fix="1 to 64, see signal(7)")
         if self._process is None or self.result is not None:
-            raise RequestError(f"execution `{self.execution_id}` does not run", field="execution_id")
+            raise RequestError(f"execution `{self.id}` does not run", field="execution_id")
         self._process.signal(number)
 
     def cancel(self, cause: str) -> None:
@@ -251,7 +251,7 @@ class Execution:
 
     def _emit(self, event: Event, *, terminal: bool = False) -> None:
         if self.result is not None and not terminal:
-            raise RuntimeError(f"event after the end of execution {self.execution_id}: {type(event).__name__}")
+            raise RuntimeError(f"event after the end of execution {self.id}: {type(event).__name__}")
         self._last = event.seq
         self._held[event.seq] = event
         self._wake()
@@ -315,7 +315,7 @@ class Execution:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise NotFound(f"the output of execution `{self.execution_id}` is gone", field="execution_id")
+            raise NotFound(f"the output of execution `{self.id}` is gone", field="execution_id")
 
     async def _changed(self) -> None:
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
