@@ -492,6 +492,11 @@ class Engine:
 
 
 def _validate(request: Request) -> None:
+    """Raise RequestError for what is no valid request, whoever sends it."""
+    if request.unsandboxed:
+        raise Forbidden(
+            "running without a sandbox is not permitted", field="command.dangerously_disable_sandbox", fix="leave it out"
+        )
     if "\0" in request.text:
         raise RequestError("the command contains a NUL character", field="command.text", fix="remove it")
     try:
