@@ -32,7 +32,9 @@ class _DaemonStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     DAEMON_STATE_STARTING: _DaemonState.ValueType  # 1
     """No sandbox has been built yet."""
     DAEMON_STATE_SERVING: _DaemonState.ValueType  # 2
-    DAEMON_STATE_DRAINING: _DaemonState.ValueType  # 3
+    DAEMON_STATE_DEGRADED: _DaemonState.ValueType  # 3
+    """No sandbox can be built: no command runs. BackendProbe.fix says what to do."""
+    DAEMON_STATE_DRAINING: _DaemonState.ValueType  # 4
     """Running commands end, new ones get UNAVAILABLE."""
 
 class DaemonState(_DaemonState, metaclass=_DaemonStateEnumTypeWrapper): ...
@@ -41,7 +43,9 @@ DAEMON_STATE_UNSPECIFIED: DaemonState.ValueType  # 0
 DAEMON_STATE_STARTING: DaemonState.ValueType  # 1
 """No sandbox has been built yet."""
 DAEMON_STATE_SERVING: DaemonState.ValueType  # 2
-DAEMON_STATE_DRAINING: DaemonState.ValueType  # 3
+DAEMON_STATE_DEGRADED: DaemonState.ValueType  # 3
+"""No sandbox can be built: no command runs. BackendProbe.fix says what to do."""
+DAEMON_STATE_DRAINING: DaemonState.ValueType  # 4
 """Running commands end, new ones get UNAVAILABLE."""
 Global___DaemonState: typing_extensions.TypeAlias = DaemonState
 
@@ -99,17 +103,22 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
     BACKENDS_FIELD_NUMBER: builtins.int
     ENFORCEMENT_FIELD_NUMBER: builtins.int
     SESSIONS_FIELD_NUMBER: builtins.int
-    EXECUTIONS_FIELD_NUMBER: builtins.int
+    RUNNING_FIELD_NUMBER: builtins.int
+    WAITING_FIELD_NUMBER: builtins.int
     PENDING_APPROVALS_FIELD_NUMBER: builtins.int
-    POLICY_REVISION_FIELD_NUMBER: builtins.int
     CONFIG_ERRORS_FIELD_NUMBER: builtins.int
+    RUNTIME_DIRECTORY_FIELD_NUMBER: builtins.int
+    STATE_DIRECTORY_FIELD_NUMBER: builtins.int
     version: builtins.str
     state: Global___DaemonState.ValueType
     sessions: builtins.int
-    executions: builtins.int
-    """Running or waiting."""
+    running: builtins.int
+    """Commands that run."""
+    waiting: builtins.int
+    """Commands that wait for a human or for other commands."""
     pending_approvals: builtins.int
-    policy_revision: builtins.str
+    runtime_directory: builtins.str
+    state_directory: builtins.str
     @property
     def uptime(self) -> google.protobuf.duration_pb2.Duration: ...
     @property
@@ -120,7 +129,9 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
 
     @property
     def config_errors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """What was wrong at the last reload. Empty: nothing."""
+        """What is wrong in the configuration or in a session's rule files now; the last good state stays in force meanwhile.
+        Empty: nothing.
+        """
 
     def __init__(
         self,
@@ -131,13 +142,15 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
         backends: collections.abc.Iterable[Global___BackendProbe] | None = ...,
         enforcement: sandboxd.v1.profile_pb2.Enforcement | None = ...,
         sessions: builtins.int = ...,
-        executions: builtins.int = ...,
+        running: builtins.int = ...,
+        waiting: builtins.int = ...,
         pending_approvals: builtins.int = ...,
-        policy_revision: builtins.str = ...,
         config_errors: collections.abc.Iterable[builtins.str] | None = ...,
+        runtime_directory: builtins.str = ...,
+        state_directory: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["enforcement", b"enforcement", "uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backends", b"backends", "config_errors", b"config_errors", "enforcement", b"enforcement", "executions", b"executions", "pending_approvals", b"pending_approvals", "policy_revision", b"policy_revision", "sessions", b"sessions", "state", b"state", "uptime", b"uptime", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["backends", b"backends", "config_errors", b"config_errors", "enforcement", b"enforcement", "pending_approvals", b"pending_approvals", "running", b"running", "runtime_directory", b"runtime_directory", "sessions", b"sessions", "state", b"state", "state_directory", b"state_directory", "uptime", b"uptime", "version", b"version", "waiting", b"waiting"]) -> None: ...
 
 Global___AdminServiceGetStatusResponse: typing_extensions.TypeAlias = AdminServiceGetStatusResponse
 
@@ -155,14 +168,9 @@ Global___AdminServiceReloadRequest: typing_extensions.TypeAlias = AdminServiceRe
 class AdminServiceReloadResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    POLICY_REVISION_FIELD_NUMBER: builtins.int
-    policy_revision: builtins.str
     def __init__(
         self,
-        *,
-        policy_revision: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["policy_revision", b"policy_revision"]) -> None: ...
 
 Global___AdminServiceReloadResponse: typing_extensions.TypeAlias = AdminServiceReloadResponse
 

@@ -67,8 +67,8 @@ class AdminServiceServicer(object):
 
     def Reload(self, request, context):
         """Reads configuration, rules and profiles again, all or nothing. Idempotent.
-        On success the answer names the policy revision in force. Errors: FAILED_PRECONDITION with file:line when a file is
-        wrong; then the last good state stays in force.
+        On success the new state is in force. Errors: FAILED_PRECONDITION with file:line when a file is wrong; then the last
+        good state stays in force.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

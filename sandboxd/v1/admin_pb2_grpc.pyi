@@ -115,8 +115,8 @@ class AdminServiceStub(typing.Generic[_AdminServiceGetStatusType, _AdminServiceR
 
     Reload: _AdminServiceReloadType
     """Reads configuration, rules and profiles again, all or nothing. Idempotent.
-    On success the answer names the policy revision in force. Errors: FAILED_PRECONDITION with file:line when a file is
-    wrong; then the last good state stays in force.
+    On success the new state is in force. Errors: FAILED_PRECONDITION with file:line when a file is wrong; then the last
+    good state stays in force.
     """
 
     DescribeTools: _AdminServiceDescribeToolsType
@@ -159,8 +159,8 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.admin_pb2.AdminServiceReloadResponse, collections.abc.Awaitable[sandboxd.v1.admin_pb2.AdminServiceReloadResponse]]:
         """Reads configuration, rules and profiles again, all or nothing. Idempotent.
-        On success the answer names the policy revision in force. Errors: FAILED_PRECONDITION with file:line when a file is
-        wrong; then the last good state stays in force.
+        On success the new state is in force. Errors: FAILED_PRECONDITION with file:line when a file is wrong; then the last
+        good state stays in force.
         """
 
     @abc.abstractmethod

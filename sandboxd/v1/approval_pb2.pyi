@@ -32,7 +32,7 @@ class _ApprovalScopeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._
     APPROVAL_SCOPE_ONCE: _ApprovalScope.ValueType  # 1
     """This command, this once."""
     APPROVAL_SCOPE_SESSION: _ApprovalScope.ValueType  # 2
-    """Keeps `rule` for the session."""
+    """Keeps `rule` for this session."""
     APPROVAL_SCOPE_ALWAYS: _ApprovalScope.ValueType  # 3
     """Writes `rule` to the user's settings."""
 
@@ -44,7 +44,7 @@ APPROVAL_SCOPE_UNSPECIFIED: ApprovalScope.ValueType  # 0
 APPROVAL_SCOPE_ONCE: ApprovalScope.ValueType  # 1
 """This command, this once."""
 APPROVAL_SCOPE_SESSION: ApprovalScope.ValueType  # 2
-"""Keeps `rule` for the session."""
+"""Keeps `rule` for this session."""
 APPROVAL_SCOPE_ALWAYS: ApprovalScope.ValueType  # 3
 """Writes `rule` to the user's settings."""
 Global___ApprovalScope: typing_extensions.TypeAlias = ApprovalScope
@@ -178,8 +178,9 @@ class ApprovalSettled(google.protobuf.message.Message):
     approval_id: builtins.str
     verdict: sandboxd.v1.analysis_pb2.Behavior.ValueType
     who: builtins.str
-    """Who answered: an approver's name, or `expired`, `cancelled`."""
+    """The approver's name. Empty: nobody answered, `reason` says why it was closed."""
     reason: builtins.str
+    """`approval_expired` and `approval_withdrawn: …` are the daemon's own."""
     def __init__(
         self,
         *,
@@ -208,7 +209,7 @@ class ApprovalServiceResolveRequest(google.protobuf.message.Message):
     """BEHAVIOR_ALLOW or BEHAVIOR_DENY. Required."""
     scope: Global___ApprovalScope.ValueType
     rule: builtins.str
-    """The rule that the scope keeps. Default: the first of `Decision.suggestions`."""
+    """The rule that SESSION and ALWAYS keep: one of `Decision.suggestions`."""
     reason: builtins.str
     """For the record, and on DENY for the agent."""
     who: builtins.str

@@ -74,11 +74,12 @@ class ApprovalServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Resolve(self, request, context):
-        """Answers one. The first answer counts: a second one gets NOT_FOUND, also when it says the same.
+        """Answers one. The first answer counts: a second one is refused, also when it says the same.
         On success with BEHAVIOR_ALLOW the command starts, at the latest when its lane is free. An approval is bound to the
         command's bytes, its directory and the policy's revision; if one of them changed, it is asked anew.
-        Errors: NOT_FOUND (unknown, settled or expired), INVALID_ARGUMENT (verdict is not ALLOW or DENY; a rule without
-        APPROVAL_SCOPE_SESSION or _ALWAYS, or a malformed one), FAILED_PRECONDITION (the rule cannot be written).
+        Errors: NOT_FOUND (unknown), INVALID_ARGUMENT (settled or expired already; verdict is not ALLOW or DENY; scope and
+        rule do not fit), PERMISSION_DENIED (the rule is none of the suggested ones), FAILED_PRECONDITION (the rule cannot be
+        written).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -119,11 +119,12 @@ class ApprovalServiceStub(typing.Generic[_ApprovalServiceListType, _ApprovalServ
     """
 
     Resolve: _ApprovalServiceResolveType
-    """Answers one. The first answer counts: a second one gets NOT_FOUND, also when it says the same.
+    """Answers one. The first answer counts: a second one is refused, also when it says the same.
     On success with BEHAVIOR_ALLOW the command starts, at the latest when its lane is free. An approval is bound to the
     command's bytes, its directory and the policy's revision; if one of them changed, it is asked anew.
-    Errors: NOT_FOUND (unknown, settled or expired), INVALID_ARGUMENT (verdict is not ALLOW or DENY; a rule without
-    APPROVAL_SCOPE_SESSION or _ALWAYS, or a malformed one), FAILED_PRECONDITION (the rule cannot be written).
+    Errors: NOT_FOUND (unknown), INVALID_ARGUMENT (settled or expired already; verdict is not ALLOW or DENY; scope and
+    rule do not fit), PERMISSION_DENIED (the rule is none of the suggested ones), FAILED_PRECONDITION (the rule cannot be
+    written).
     """
 
 ApprovalServiceAsyncStub: typing_extensions.TypeAlias = ApprovalServiceStub[
@@ -170,11 +171,12 @@ class ApprovalServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.approval_pb2.ApprovalServiceResolveRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.approval_pb2.ApprovalServiceResolveResponse, collections.abc.Awaitable[sandboxd.v1.approval_pb2.ApprovalServiceResolveResponse]]:
-        """Answers one. The first answer counts: a second one gets NOT_FOUND, also when it says the same.
+        """Answers one. The first answer counts: a second one is refused, also when it says the same.
         On success with BEHAVIOR_ALLOW the command starts, at the latest when its lane is free. An approval is bound to the
         command's bytes, its directory and the policy's revision; if one of them changed, it is asked anew.
-        Errors: NOT_FOUND (unknown, settled or expired), INVALID_ARGUMENT (verdict is not ALLOW or DENY; a rule without
-        APPROVAL_SCOPE_SESSION or _ALWAYS, or a malformed one), FAILED_PRECONDITION (the rule cannot be written).
+        Errors: NOT_FOUND (unknown), INVALID_ARGUMENT (settled or expired already; verdict is not ALLOW or DENY; scope and
+        rule do not fit), PERMISSION_DENIED (the rule is none of the suggested ones), FAILED_PRECONDITION (the rule cannot be
+        written).
         """
 
 def add_ApprovalServiceServicer_to_server(servicer: ApprovalServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -11,7 +11,6 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.struct_pb2
-import google.protobuf.timestamp_pb2
 import sandboxd.v1.analysis_pb2
 import sandboxd.v1.profile_pb2
 import sys
@@ -110,19 +109,14 @@ class Command(google.protobuf.message.Message):
     TIMEOUT_FIELD_NUMBER: builtins.int
     STDIN_FIELD_NUMBER: builtins.int
     DANGEROUSLY_DISABLE_SANDBOX_FIELD_NUMBER: builtins.int
-    MAX_RESULT_CHARS_FIELD_NUMBER: builtins.int
     text: builtins.str
-    """Bash source. Required; at most 1 MiB; no NUL."""
+    """Bash source. Required; at most 131,000 bytes, which is what the kernel takes as one argument; no NUL."""
     cwd: builtins.str
     """Absolute, or relative to the session's directory. Default: the session's directory."""
     stdin: builtins.bool
     """Keep standard input open for WriteStdin. Default: false, it reads end-of-file at once."""
     dangerously_disable_sandbox: builtins.bool
     """Run it without a sandbox. Asks a human, always; refused where the policy does not permit it."""
-    max_result_chars: builtins.int
-    """How many characters of output the caller will show to a model, for the daemon's budgets. Absent: the configured
-    number. 0: no limit.
-    """
     @property
     def timeout(self) -> google.protobuf.duration_pb2.Duration:
         """Of running, not of waiting or asking. When it passes: TERM, then KILL to all of it. Positive. Default: the
@@ -137,11 +131,9 @@ class Command(google.protobuf.message.Message):
         timeout: google.protobuf.duration_pb2.Duration | None = ...,
         stdin: builtins.bool = ...,
         dangerously_disable_sandbox: builtins.bool = ...,
-        max_result_chars: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_result_chars", b"_max_result_chars", "max_result_chars", b"max_result_chars", "timeout", b"timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_result_chars", b"_max_result_chars", "cwd", b"cwd", "dangerously_disable_sandbox", b"dangerously_disable_sandbox", "max_result_chars", b"max_result_chars", "stdin", b"stdin", "text", b"text", "timeout", b"timeout"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["_max_result_chars", b"_max_result_chars"]) -> typing.Literal["max_result_chars"] | None: ...
+    def HasField(self, field_name: typing.Literal["timeout", b"timeout"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cwd", b"cwd", "dangerously_disable_sandbox", b"dangerously_disable_sandbox", "stdin", b"stdin", "text", b"text", "timeout", b"timeout"]) -> None: ...
 
 Global___Command: typing_extensions.TypeAlias = Command
 
@@ -491,14 +483,11 @@ class Execution(google.protobuf.message.Message):
     SESSION_ID_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
-    CREATE_TIME_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
     execution_id: builtins.str
     session_id: builtins.str
     text: builtins.str
     state: Global___ExecutionState.ValueType
-    @property
-    def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
     def result(self) -> Global___Result:
         """Set in EXECUTION_STATE_ENDED."""
@@ -510,11 +499,10 @@ class Execution(google.protobuf.message.Message):
         session_id: builtins.str = ...,
         text: builtins.str = ...,
         state: Global___ExecutionState.ValueType = ...,
-        create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         result: Global___Result | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["create_time", b"create_time", "execution_id", b"execution_id", "result", b"result", "session_id", b"session_id", "state", b"state", "text", b"text"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["execution_id", b"execution_id", "result", b"result", "session_id", b"session_id", "state", b"state", "text", b"text"]) -> None: ...
 
 Global___Execution: typing_extensions.TypeAlias = Execution
 

@@ -155,10 +155,10 @@ class ExecutionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def WriteStdin(self, request, context):
-        """Writes to the command's standard input. Idempotent by `offset`: bytes before the expected offset are known
-        already and skipped, a gap is INVALID_ARGUMENT. Answers when the bytes are accepted; a command that does not read
-        makes it wait, so give it a deadline.
-        Errors: FAILED_PRECONDITION (started without `command.stdin`, or its input is closed).
+        """Writes to the command's standard input, also before it starts. Idempotent by `offset`: bytes before the expected
+        offset are known already and skipped. Answers at once: on success the bytes are accepted, not yet read.
+        Errors: RESOURCE_EXHAUSTED with RetryInfo (the command does not read; nothing was taken, send the same again),
+        INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -172,8 +172,8 @@ class ExecutionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Signal(self, request, context):
-        """Sends a signal to the command's process group. On success it was sent, or the command had ended already.
-        Not idempotent.
+        """Sends a signal to the command's process group. Not idempotent.
+        Errors: INVALID_ARGUMENT (it does not run: not yet, or no longer).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -337,18 +337,18 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
     """Runs commands as they become known, under one barrier with the front-end's own tools. UNIMPLEMENTED in this version."""
 
     WriteStdin: _ExecutionServiceWriteStdinType
-    """Writes to the command's standard input. Idempotent by `offset`: bytes before the expected offset are known
-    already and skipped, a gap is INVALID_ARGUMENT. Answers when the bytes are accepted; a command that does not read
-    makes it wait, so give it a deadline.
-    Errors: FAILED_PRECONDITION (started without `command.stdin`, or its input is closed).
+    """Writes to the command's standard input, also before it starts. Idempotent by `offset`: bytes before the expected
+    offset are known already and skipped. Answers at once: on success the bytes are accepted, not yet read.
+    Errors: RESOURCE_EXHAUSTED with RetryInfo (the command does not read; nothing was taken, send the same again),
+    INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended).
     """
 
     Resize: _ExecutionServiceResizeType
     """Changes the size of the command's terminal. UNIMPLEMENTED in this version."""
 
     Signal: _ExecutionServiceSignalType
-    """Sends a signal to the command's process group. On success it was sent, or the command had ended already.
-    Not idempotent.
+    """Sends a signal to the command's process group. Not idempotent.
+    Errors: INVALID_ARGUMENT (it does not run: not yet, or no longer).
     """
 
     Cancel: _ExecutionServiceCancelType
@@ -481,10 +481,10 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.execution_pb2.ExecutionServiceWriteStdinRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceWriteStdinResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceWriteStdinResponse]]:
-        """Writes to the command's standard input. Idempotent by `offset`: bytes before the expected offset are known
-        already and skipped, a gap is INVALID_ARGUMENT. Answers when the bytes are accepted; a command that does not read
-        makes it wait, so give it a deadline.
-        Errors: FAILED_PRECONDITION (started without `command.stdin`, or its input is closed).
+        """Writes to the command's standard input, also before it starts. Idempotent by `offset`: bytes before the expected
+        offset are known already and skipped. Answers at once: on success the bytes are accepted, not yet read.
+        Errors: RESOURCE_EXHAUSTED with RetryInfo (the command does not read; nothing was taken, send the same again),
+        INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended).
         """
 
     @abc.abstractmethod
@@ -501,8 +501,8 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.execution_pb2.ExecutionServiceSignalRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceSignalResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceSignalResponse]]:
-        """Sends a signal to the command's process group. On success it was sent, or the command had ended already.
-        Not idempotent.
+        """Sends a signal to the command's process group. Not idempotent.
+        Errors: INVALID_ARGUMENT (it does not run: not yet, or no longer).
         """
 
     @abc.abstractmethod

@@ -54,7 +54,7 @@ class _RequirementEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._En
     REQUIREMENT_UNSPECIFIED: _Requirement.ValueType  # 0
     REQUIREMENT_FULL: _Requirement.ValueType  # 1
     """Every layer FULL."""
-    REQUIREMENT_FILESYSTEM: _Requirement.ValueType  # 2
+    REQUIREMENT_FS: _Requirement.ValueType  # 2
     """The file system at least."""
     REQUIREMENT_NONE: _Requirement.ValueType  # 3
 
@@ -64,7 +64,7 @@ class Requirement(_Requirement, metaclass=_RequirementEnumTypeWrapper):
 REQUIREMENT_UNSPECIFIED: Requirement.ValueType  # 0
 REQUIREMENT_FULL: Requirement.ValueType  # 1
 """Every layer FULL."""
-REQUIREMENT_FILESYSTEM: Requirement.ValueType  # 2
+REQUIREMENT_FS: Requirement.ValueType  # 2
 """The file system at least."""
 REQUIREMENT_NONE: Requirement.ValueType  # 3
 Global___Requirement: typing_extensions.TypeAlias = Requirement

@@ -1,0 +1,128 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What comes over the wire, checked and turned into model values. Every error names the field and the fix."""
+
+from __future__ import annotations
+
+from typing import Any, TypeVar
+
+from sandboxd import model
+from sandboxd.api import convert
+from sandboxd.consult.approvals import Scope
+from sandboxd.errors import RequestError
+from sandboxd.sessions import SessionSpec
+from sandboxd.v1 import execution_pb2, session_pb2
+
+_T = TypeVar("_T")
+
+MAX_DATA = 1 << 20  # bytes of one WriteStdin
+MAX_ID = 128  # characters of a caller's request_id
+
+_SCOPES: tuple[Scope, ...] = ("once", "once", "session", "always")  # by wire number
+_MODE: dict[int, model.Mode] = {number: member for member, number in convert.MODE.items() if number}
+_BEHAVIOR: dict[int, model.Behavior] = {number: member for member, number in convert.BEHAVIOR.items() if number}
+
+
+def mode(number: int, field: str = "mode") -> model.Mode | None:
+    """The mode, None when unspecified."""
+    return None if number == 0 else _member(_MODE, number, field)
+
+
+def behavior(number: int, field: str) -> model.Behavior:
+    if number == 0:
+        raise RequestError(f"`{field}` is missing", field=field, fix="set it")
+    return _member(_BEHAVIOR, number, field)
+
+
+def approval_scope(number: int) -> Scope:
+    """`once`, `session` or `always`; `once` when unspecified."""
+    if not 0 <= number < len(_SCOPES):
+        raise RequestError(f"`scope` has the unknown value {number}", field="scope", fix="use a value of this version")
+    return _SCOPES[number]
+
+
+def required(value: str, field: str) -> str:
+    if not value:
+        raise RequestError(f"`{field}` is missing", field=field, fix="set it")
+    return value
+
+
+def session_spec(message: session_pb2.SessionServiceCreateRequest) -> SessionSpec:
+    for field in ("workspace", "cwd", "profile"):
+        _no_nul(getattr(message, field), field)
+    for field in ("allow", "ask", "deny", "additional_directories"):
+        for item in getattr(message, field):
+            _no_nul(item, field)
+    for name, value in message.env.items():
+        _no_nul(name + value, "env")
+        if not name or "=" in name:
+            raise RequestError(f"`{name}` is no name of an environment variable", field="env", fix="rename it")
+    return SessionSpec(
+        workspace=message.workspace,
+        cwd=message.cwd or None,
+        mode=mode(message.mode) or model.Mode.DEFAULT,
+        profile=message.profile,
+        headless=message.headless,
+        allow=tuple(message.allow),
+        ask=tuple(message.ask),
+        deny=tuple(message.deny),
+        env=tuple(sorted(message.env.items())),
+        additional=tuple(message.additional_directories),
+    )
+
+
+def check_request(message: execution_pb2.ExecutionServiceCheckCommandRequest) -> model.Request:
+    return _request(message.session_id, message.command)
+
+
+def start_request(message: execution_pb2.ExecutionServiceStartRequest) -> model.Request:
+    if len(message.request_id) > MAX_ID:
+        raise RequestError(
+            f"`request_id` has more than {MAX_ID} characters", field="request_id", fix="use a UUID or another short name"
+        )
+    return _request(
+        message.session_id,
+        message.command,
+        request_id=message.request_id,
+        background=message.background,
+        keep_on_disconnect=message.keep_on_disconnect,
+    )
+
+
+def stdin_data(message: execution_pb2.ExecutionServiceWriteStdinRequest) -> bytes:
+    if len(message.data) > MAX_DATA:
+        raise RequestError(f"`data` has more than {MAX_DATA} bytes", field="data", fix="write it in pieces")
+    return message.data
+
+
+def page(size: int, token: str) -> tuple[int, str]:
+    """The page's size (100 when not said) and token."""
+    if not 0 <= size <= 1000:
+        raise RequestError(f"`{size}` is no page size", field="page_size", fix="use 1 to 1000, or 0 for 100")
+    return size or 100, token
+
+
+def _request(session_id: str, command: execution_pb2.Command, **more: Any) -> model.Request:
+    if not command.text:
+        raise RequestError("the command is empty", field="command.text", fix="put bash source there")
+    _no_nul(command.cwd, "command.cwd")
+    return model.Request(
+        text=command.text,
+        session_id=session_id,
+        cwd=command.cwd or None,
+        timeout=command.timeout.ToNanoseconds() / 1e9 if command.HasField("timeout") else None,
+        stdin=command.stdin,
+        unsandboxed=command.dangerously_disable_sandbox,
+        **more,
+    )
+
+
+def _no_nul(text: str, field: str) -> None:
+    if "\0" in text:
+        raise RequestError(f"`{field}` holds a NUL character", field=field, fix="no program can be given one; remove it")
+
+
+def _member(table: dict[int, _T], number: int, field: str) -> _T:
+    try:
+        return table[number]
+    except KeyError:
+        raise RequestError(f"`{field}` has the unknown value {number}", field=field, fix="use a value of this version") from None

@@ -1,0 +1,215 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Sessions, approvals, profiles, decisions and administration. Every method is a few lines: read, ask the engine, answer."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from typing import Any
+
+from sandboxd import model
+from sandboxd.api import convert, requests
+from sandboxd.api.access import Access
+from sandboxd.config import load
+from sandboxd.consult.approvals import ApprovalChange, Pending
+from sandboxd.engine import State
+from sandboxd.errors import NotFound, NotYet, ProfileError
+from sandboxd.record.audit import DecisionRow
+from sandboxd.sessions import Role, SessionState
+from sandboxd.v1 import (
+    admin_pb2,
+    admin_pb2_grpc,
+    approval_pb2,
+    approval_pb2_grpc,
+    decision_pb2,
+    decision_pb2_grpc,
+    profile_pb2,
+    profile_pb2_grpc,
+    session_pb2,
+    session_pb2_grpc,
+)
+
+
+class Sessions(session_pb2_grpc.SessionServiceServicer):
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._engine = access.engine
+
+    async def Create(
+        self, request: session_pb2.SessionServiceCreateRequest, context: Any
+    ) -> session_pb2.SessionServiceCreateResponse:
+        spec = requests.session_spec(request)
+        if spec.profile:
+            self._engine.profile(spec.profile)
+        state = self._engine.sessions.create(spec, self._access.role)
+        return session_pb2.SessionServiceCreateResponse(session=_session(state), session_secret=state.secret)
+
+    async def Get(self, request: session_pb2.SessionServiceGetRequest, context: Any) -> session_pb2.SessionServiceGetResponse:
+        return session_pb2.SessionServiceGetResponse(session=_session(self._access.session(request.session_id, context)))
+
+    async def List(self, request: session_pb2.SessionServiceListRequest, context: Any) -> session_pb2.SessionServiceListResponse:
+        session = self._access.scope(request.session_id, context)
+        states = self._engine.sessions.list() if session is None else (session,)
+        return session_pb2.SessionServiceListResponse(sessions=[_session(state) for state in states])
+
+    async def Update(
+        self, request: session_pb2.SessionServiceUpdateRequest, context: Any
+    ) -> session_pb2.SessionServiceUpdateResponse:
+        state = self._access.session(request.session_id, context)
+        self._engine.sessions.update(
+            state,
+            self._access.role,
+            mode=requests.mode(request.mode),
+            cwd=request.cwd if request.HasField("cwd") else None,
+            headless=request.headless if request.HasField("headless") else None,
+        )
+        return session_pb2.SessionServiceUpdateResponse(session=_session(state))
+
+    async def Delete(
+        self, request: session_pb2.SessionServiceDeleteRequest, context: Any
+    ) -> session_pb2.SessionServiceDeleteResponse:
+        await self._engine.end_session(self._access.session(request.session_id, context))
+        return session_pb2.SessionServiceDeleteResponse()
+
+
+class Approvals(approval_pb2_grpc.ApprovalServiceServicer):
+    """The guard admits the admin socket only."""
+
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._engine = access.engine
+
+    async def List(
+        self, request: approval_pb2.ApprovalServiceListRequest, context: Any
+    ) -> approval_pb2.ApprovalServiceListResponse:
+        found = self._engine.approvals.list(request.session_id or None)
+        return approval_pb2.ApprovalServiceListResponse(approvals=[_approval(item) for item in found])
+
+    async def Watch(
+        self, request: approval_pb2.ApprovalServiceWatchRequest, context: Any
+    ) -> AsyncIterator[approval_pb2.ApprovalServiceWatchResponse]:
+        async with aclosing(self._engine.approvals.watch(request.session_id or None)) as changes:
+            async for change in changes:
+                yield _change(change)
+
+    async def Resolve(
+        self, request: approval_pb2.ApprovalServiceResolveRequest, context: Any
+    ) -> approval_pb2.ApprovalServiceResolveResponse:
+        resolution = self._engine.resolve_approval(
+            requests.required(request.approval_id, "approval_id"),
+            requests.behavior(request.verdict, "verdict"),
+            requests.approval_scope(request.scope),
+            request.who or self._access.role.value,
+            request.rule,
+            request.reason,
+        )
+        return approval_pb2.ApprovalServiceResolveResponse(rule=resolution.rule)
+
+
+class Profiles(profile_pb2_grpc.ProfileServiceServicer):
+    def __init__(self, access: Access) -> None:
+        self._engine = access.engine
+
+    async def List(self, request: profile_pb2.ProfileServiceListRequest, context: Any) -> profile_pb2.ProfileServiceListResponse:
+        return profile_pb2.ProfileServiceListResponse(profiles=[convert.profile(item) for item in self._engine.profiles()])
+
+    async def Get(self, request: profile_pb2.ProfileServiceGetRequest, context: Any) -> profile_pb2.ProfileServiceGetResponse:
+        name = requests.required(request.name, "name")
+        return profile_pb2.ProfileServiceGetResponse(profile=convert.profile(self._engine.profile(name)))
+
+    async def Validate(
+        self, request: profile_pb2.ProfileServiceValidateRequest, context: Any
+    ) -> profile_pb2.ProfileServiceValidateResponse:
+        try:
+            profile = self._engine.validate_profile(request.text)
+        except ProfileError as error:
+            problem = profile_pb2.ProfileProblem(origin=error.origin, message=error.message, fix=error.fix)
+            return profile_pb2.ProfileServiceValidateResponse(problems=[problem])
+        return profile_pb2.ProfileServiceValidateResponse(profile=convert.profile(profile))
+
+
+class Decisions(decision_pb2_grpc.DecisionServiceServicer):
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._engine = access.engine
+
+
+class Admin(admin_pb2_grpc.AdminServiceServicer):
+    def __init__(self, access: Access) -> None:
+        self._engine = access.engine
+
+    async def GetStatus(
+        self, request: admin_pb2.AdminServiceGetStatusRequest, context: Any
+    ) -> admin_pb2.AdminServiceGetStatusResponse:
+        status = self._engine.status()
+        return admin_pb2.AdminServiceGetStatusResponse(
+            version=status.version,
+            state=_STATE[status.state],
+            uptime=convert.duration(status.uptime),
+            backends=[convert.probe(item) for item in status.probes],
+            enforcement=convert.enforcement(status.enforcement),
+            sessions=status.sessions,
+            running=status.running,
+            waiting=status.waiting,
+            pending_approvals=status.approvals,
+            config_errors=status.errors,
+            runtime_directory=status.runtime_dir,
+            state_directory=status.state_dir,
+        )
+
+    async def Reload(self, request: admin_pb2.AdminServiceReloadRequest, context: Any) -> admin_pb2.AdminServiceReloadResponse:
+        self._engine.reload(load(self._engine.dirs))
+        return admin_pb2.AdminServiceReloadResponse()
+
+    async def DescribeTools(
+        self, request: admin_pb2.AdminServiceDescribeToolsRequest, context: Any
+    ) -> admin_pb2.AdminServiceDescribeToolsResponse:
+        raise NotYet("descriptions of tools come with a later version", fix="describe your Bash tool yourself")
+
+
+_STATE = {state: admin_pb2.DaemonState.Value(f"DAEMON_STATE_{state.name}") for state in State}
+
+
+def _session(state: SessionState) -> session_pb2.Session:
+    return session_pb2.Session(
+        session_id=state.id,
+        workspace=state.workspace,
+        cwd=state.cwd,
+        mode=convert.MODE[state.mode],
+        profile=state.profile,
+        headless=state.headless,
+        additional_directories=state.additional,
+        allow=state.spec.allow,
+        ask=state.spec.ask,
+        deny=state.spec.deny,
+        create_time=convert.timestamp(state.created_at),
+        policy_revision=state.revision,
+        rule_errors=state.rule_errors,
+    )
+
+
+def _approval(pending: Pending) -> approval_pb2.Approval:
+    return approval_pb2.Approval(
+        approval_id=pending.id,
+        session_id=pending.session_id,
+        execution_id=pending.execution_id,
+        text=pending.text,
+        cwd=pending.cwd,
+        decision=convert.decision(pending.decision, pending.text),
+        create_time=convert.timestamp(pending.created),
+        expire_time=convert.timestamp(pending.expires),
+    )
+
+
+def _change(change: ApprovalChange) -> approval_pb2.ApprovalServiceWatchResponse:
+    resolution = change.resolution
+    if resolution is None:
+        return approval_pb2.ApprovalServiceWatchResponse(raised=_approval(change.pending))
+    return approval_pb2.ApprovalServiceWatchResponse(
+        settled=approval_pb2.ApprovalSettled(
+            approval_id=resolution.approval_id,
+            verdict=convert.BEHAVIOR[resolution.verdict],
+            who=resolution.who,
+            reason=resolution.reason,
+        )
+    )
