@@ -7,21 +7,18 @@ from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
 
-from sandboxd import model
 from sandboxd.api import convert, requests
 from sandboxd.api.access import Access
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
 from sandboxd.engine import State
-from sandboxd.errors import NotFound, NotYet, ProfileError
-from sandboxd.record.audit import DecisionRow
-from sandboxd.sessions import Role, SessionState
+from sandboxd.errors import NotYet, ProfileError
+from sandboxd.sessions import SessionState
 from sandboxd.v1 import (
     admin_pb2,
     admin_pb2_grpc,
     approval_pb2,
     approval_pb2_grpc,
-    decision_pb2,
     decision_pb2_grpc,
     profile_pb2,
     profile_pb2_grpc,

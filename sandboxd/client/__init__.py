@@ -1,1 +1,49 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
+"""The Python client.
+
+    from sandboxd.client import Client
+
+    with Client() as client:
+        run = client.run("git log --oneline | head -3")
+        print(run.exit_code, run.output)
+        for event in client.start("make test", timeout=600):
+            ...
+        with client.session(mode="plan") as session:
+            print(session.check("rm -r build").decision.message)
+
+`Client(on_ask=…)` is asked when a decision is ASK. `AsyncClient` is the same for asyncio.
+"""
+
+from sandboxd.client.aio import Answer, Ask, AsyncClient, AsyncExecution, AsyncSession
+from sandboxd.client.blocking import Client, Execution, Session
+from sandboxd.client.values import (
+    Approval,
+    Check,
+    DaemonStatus,
+    DecisionRecord,
+    ExecutionInfo,
+    Problem,
+    Run,
+    SessionInfo,
+    Settled,
+)
+
+__all__ = [
+    "Answer",
+    "Approval",
+    "Ask",
+    "AsyncClient",
+    "AsyncExecution",
+    "AsyncSession",
+    "Check",
+    "Client",
+    "DaemonStatus",
+    "DecisionRecord",
+    "Execution",
+    "ExecutionInfo",
+    "Problem",
+    "Run",
+    "Session",
+    "SessionInfo",
+    "Settled",
+]

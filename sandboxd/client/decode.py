@@ -39,8 +39,8 @@ STRENGTH: dict[int, model.Strength] = _table(model.Strength, profile_pb2.Strengt
 END: dict[int, model.EndKind] = _table(model.EndKind, execution_pb2.End, "END")
 STREAM: dict[int, model.Stream] = _table(model.Stream, execution_pb2.OutputStream, "OUTPUT_STREAM")
 
-MODE_NUMBER = {member: number for number, member in MODE.items()}
-BEHAVIOR_NUMBER = {member: number for number, member in BEHAVIOR.items()}
+MODE_NUMBER: dict[model.Mode, Any] = {member: number for number, member in MODE.items()}
+BEHAVIOR_NUMBER: dict[model.Behavior, Any] = {member: number for number, member in BEHAVIOR.items()}
 
 
 def seconds(value: Duration | Timestamp) -> float:

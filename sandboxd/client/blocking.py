@@ -1,0 +1,248 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The blocking client: the asynchronous one, driven by an event loop of its own in the caller's thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from sandboxd.client import aio, values
+from sandboxd.client.aio import Answer, Ask
+from sandboxd.model import Behavior, Event, Mode, Profile
+
+_T = TypeVar("_T")
+
+
+class Client:
+    """A connection to the daemon, for programs that do not use asyncio.
+
+        with Client() as client:
+            run = client.run("git status")
+            print(run.exit_code, run.output)
+
+    Arguments and errors as for `AsyncClient`; `on_ask` is a plain function. Use it from one thread, and not where an
+    event loop runs.
+    """
+
+    def __init__(
+        self,
+        address: str | None = None,
+        *,
+        admin: bool | None = None,
+        on_ask: Callable[[Ask], Answer | bool] | None = None,
+        timeout: float = aio.TIMEOUT,
+    ) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._client = aio.AsyncClient(
+            address, admin=admin, on_ask=None if on_ask is None else _in_this_thread(on_ask), timeout=timeout
+        )
+
+    def __enter__(self) -> Self:
+        self._do(self._client.__aenter__())
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End what this client started, unless it was started to be kept, and close the connection. Idempotent."""
+        if self._loop.is_closed():
+            return
+        try:
+            self._do(self._client.close())
+        finally:
+            self._loop.run_until_complete(self._loop.shutdown_asyncgens())
+            self._loop.close()
+
+    def run(self, text: str, **options: Any) -> values.Run:
+        """Run a command and wait for its end. Options as in `AsyncSession.run`."""
+        return self._do(self._client.run(text, **options))
+
+    def start(self, text: str, **options: Any) -> Execution:
+        """Start a command and iterate over its events. Options as in `AsyncSession.start`."""
+        return Execution(self._do, self._do(self._client.start(text, **options)))
+
+    def check(self, text: str, *, cwd: str | None = None) -> values.Check:
+        """What would be decided now; nothing runs."""
+        return self._do(self._client.check(text, cwd=cwd))
+
+    def session(self, workspace: str = "", **options: Any) -> Session:
+        """Open a session. Options as in `AsyncClient.session`."""
+        return Session(self._do, self._do(self._client.session(workspace, **options)))
+
+    def attach_session(self, session_id: str, secret: str = "") -> Session:
+        """A session that exists already."""
+        return Session(self._do, self._do(self._client.attach_session(session_id, secret)))
+
+    def sessions(self) -> tuple[values.SessionInfo, ...]:
+        return self._do(self._client.sessions())
+
+    def executions(self) -> tuple[values.ExecutionInfo, ...]:
+        return self._do(self._client.executions())
+
+    def approvals(self) -> tuple[values.Approval, ...]:
+        return self._do(self._client.approvals())
+
+    def watch_approvals(self) -> Iterator[values.Approval | values.Settled]:
+        return _iterate(self._do, self._client.watch_approvals())
+
+    def resolve(self, approval_id: str, answer: Answer, *, who: str = "") -> None:
+        self._do(self._client.resolve(approval_id, answer, who=who))
+
+    def decisions(
+        self, *, session_id: str = "", behaviors: Sequence[Behavior] = (), limit: int = 100
+    ) -> tuple[values.DecisionRecord, ...]:
+        return self._do(self._client.decisions(session_id=session_id, behaviors=behaviors, limit=limit))
+
+    def decision(self, decision_id: str) -> values.DecisionRecord:
+        return self._do(self._client.decision(decision_id))
+
+    def watch_decisions(self) -> Iterator[values.DecisionRecord]:
+        return _iterate(self._do, self._client.watch_decisions())
+
+    def profiles(self) -> tuple[Profile, ...]:
+        return self._do(self._client.profiles())
+
+    def profile(self, name: str) -> Profile:
+        return self._do(self._client.profile(name))
+
+    def validate_profile(self, text: str) -> tuple[values.Problem, ...]:
+        return self._do(self._client.validate_profile(text))
+
+    def status(self) -> values.DaemonStatus:
+        return self._do(self._client.status())
+
+    def reload(self) -> None:
+        self._do(self._client.reload())
+
+    def _do(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Run one piece of work to its end; an interrupt cancels it and waits until it has let go."""
+        task = self._loop.create_task(work)
+        try:
+            return self._loop.run_until_complete(task)
+        except BaseException:
+            if not task.done():
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    self._loop.run_until_complete(task)
+            raise
+
+
+class Session:
+    """A session; leaving `with` deletes it."""
+
+    def __init__(self, do: Any, session: aio.AsyncSession) -> None:
+        self._do = do
+        self._session = session
+
+    @property
+    def id(self) -> str:
+        return self._session.id
+
+    @property
+    def secret(self) -> str:
+        return self._session.secret
+
+    @property
+    def info(self) -> values.SessionInfo:
+        return self._session.info
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.delete()
+
+    def run(self, text: str, **options: Any) -> values.Run:
+        run: values.Run = self._do(self._session.run(text, **options))
+        return run
+
+    def start(self, text: str, **options: Any) -> Execution:
+        return Execution(self._do, self._do(self._session.start(text, **options)))
+
+    def attach(self, execution_id: str, *, from_sequence: int = 1) -> Execution:
+        return Execution(self._do, self._do(self._session.attach(execution_id, from_sequence=from_sequence)))
+
+    def check(self, text: str, *, cwd: str | None = None) -> values.Check:
+        check: values.Check = self._do(self._session.check(text, cwd=cwd))
+        return check
+
+    def update(
+        self, *, mode: Mode | str | None = None, cwd: str | None = None, headless: bool | None = None
+    ) -> values.SessionInfo:
+        info: values.SessionInfo = self._do(self._session.update(mode=mode, cwd=cwd, headless=headless))
+        return info
+
+    def refresh(self) -> values.SessionInfo:
+        info: values.SessionInfo = self._do(self._session.refresh())
+        return info
+
+    def executions(self) -> tuple[values.ExecutionInfo, ...]:
+        found: tuple[values.ExecutionInfo, ...] = self._do(self._session.executions())
+        return found
+
+    def delete(self) -> None:
+        self._do(self._session.delete())
+
+
+class Execution:
+    """A started command: iterate over its events once, or `wait`. Leaving `with` lets go of it."""
+
+    def __init__(self, do: Any, execution: aio.AsyncExecution) -> None:
+        self._do = do
+        self._execution = execution
+
+    @property
+    def id(self) -> str:
+        return self._execution.id
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def __iter__(self) -> Iterator[Event]:
+        return _iterate(self._do, aiter(self._execution))
+
+    def wait(self, *, stdin: bytes | None = None, max_output: int = aio.MAX_OUTPUT) -> values.Run:
+        run: values.Run = self._do(self._execution.wait(stdin=stdin, max_output=max_output))
+        return run
+
+    def write_stdin(self, data: bytes, *, eof: bool = False) -> None:
+        self._do(self._execution.write_stdin(data, eof=eof))
+
+    def signal(self, number: int) -> None:
+        self._do(self._execution.signal(number))
+
+    def cancel(self, cause: str = "") -> None:
+        self._do(self._execution.cancel(cause))
+
+    def close(self) -> None:
+        self._do(self._execution.close())
+
+
+def _iterate(do: Any, items: AsyncIterator[_T]) -> Iterator[_T]:
+    """An asynchronous generator, one `do` a step; closed when the loop over it is left."""
+    end: Any = object()
+
+    async def step() -> Any:
+        return await anext(items, end)
+
+    try:
+        while (item := do(step())) is not end:
+            yield item
+    finally:
+        do(items.aclose())  # type: ignore[attr-defined]  # all of ours are generators
+
+
+def _in_this_thread(on_ask: Callable[[Ask], Answer | bool]) -> aio.OnAsk:
+    """The loop serves this caller only, so a question may hold it: Ctrl-C then reaches whoever is being asked."""
+
+    async def ask(question: Ask) -> Answer | bool:
+        return on_ask(question)
+
+    return ask

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the client answers with, beside the values of `sandboxd.model`. Times are seconds since the epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandboxd.client import decode
+from sandboxd.model import Analysis, Behavior, Decision, Enforcement, Mode, Probe, Result
+from sandboxd.v1 import admin_pb2, approval_pb2, decision_pb2, execution_pb2, session_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A command that ended. Test `ok`; a denied command is not an exception: `decision` says why."""
+
+    text: str
+    result: Result
+    decision: Decision | None  # None: it ended before it was judged
+    profile: str = ""  # the isolation profile it ran under
+    stdout: bytes = b""
+    stderr: bytes = b""
+    dropped: int = 0  # bytes of output that were not collected, because of `max_output` or a gap
+
+    @property
+    def ok(self) -> bool:
+        return self.result.code == 0
+
+    @property
+    def exit_code(self) -> int:
+        """As a shell would report it: 128+n for a signal, 124 time-out, 126 denied, 125 not run."""
+        return self.result.code
+
+    @property
+    def output(self) -> str:
+        """Standard output as text; what is not UTF-8 is replaced."""
+        return self.stdout.decode("utf-8", "replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A decision without a run."""
+
+    decision: Decision
+    analysis: Analysis
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    id: str
+    workspace: str
+    cwd: str
+    mode: Mode
+    profile: str
+    headless: bool
+    additional: tuple[str, ...]
+    allow: tuple[str, ...]
+    ask: tuple[str, ...]
+    deny: tuple[str, ...]
+    created: float
+    rule_errors: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionInfo:
+    id: str
+    session_id: str
+    text: str
+    state: str  # waiting, running, ended
+    result: Result | None
+
+
+@dataclass(frozen=True, slots=True)
+class Approval:
+    id: str
+    session_id: str
+    execution_id: str
+    text: str
+    cwd: str
+    decision: Decision
+    created: float
+    expires: float
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """An approval that is over. `who` is "" when nobody answered it."""
+
+    id: str
+    verdict: Behavior
+    who: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionRecord:
+    id: str
+    session_id: str
+    execution_id: str
+    text: str
+    cwd: str
+    mode: Mode
+    created: float
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonStatus:
+    """`uptime` in seconds; `enforcement` is None when nothing can be confined."""
+
+    version: str
+    state: str  # starting, serving, degraded, draining
+    uptime: float
+    backends: tuple[Probe, ...]
+    enforcement: Enforcement | None
+    sessions: int
+    running: int
+    waiting: int
+    approvals: int
+    errors: tuple[str, ...]
+    runtime: str
+    state_directory: str
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something wrong in a profile."""
+
+    origin: str
+    message: str
+    fix: str
+
+
+def session_info(message: session_pb2.Session) -> SessionInfo:
+    return SessionInfo(
+        id=message.session_id,
+        workspace=message.workspace,
+        cwd=message.cwd,
+        mode=decode.MODE.get(message.mode, Mode.DEFAULT),
+        profile=message.profile,
+        headless=message.headless,
+        additional=tuple(message.additional_directories),
+        allow=tuple(message.allow),
+        ask=tuple(message.ask),
+        deny=tuple(message.deny),
+        created=decode.seconds(message.create_time),
+        rule_errors=tuple(message.rule_errors),
+    )
+
+
+def execution_info(message: execution_pb2.Execution) -> ExecutionInfo:
+    return ExecutionInfo(
+        id=message.execution_id,
+        session_id=message.session_id,
+        text=message.text,
+        state=_STATES.get(message.state, "waiting"),
+        result=decode.result(message.result) if message.HasField("result") else None,
+    )
+
+
+def approval(message: approval_pb2.Approval) -> Approval:
+    return Approval(
+        id=message.approval_id,
+        session_id=message.session_id,
+        execution_id=message.execution_id,
+        text=message.text,
+        cwd=message.cwd,
+        decision=decode.decision(message.decision, message.text),
+        created=decode.seconds(message.create_time),
+        expires=decode.seconds(message.expire_time),
+    )
+
+
+def settled(message: approval_pb2.ApprovalSettled) -> Settled:
+    return Settled(message.approval_id, decode.behavior(message.verdict), message.who, message.reason)
+
+
+def decision_record(message: decision_pb2.DecisionRecord) -> DecisionRecord:
+    return DecisionRecord(
+        id=message.decision_id,
+        session_id=message.session_id,
+        execution_id=message.execution_id,
+        text=message.text,
+        cwd=message.cwd,
+        mode=decode.MODE.get(message.mode, Mode.DEFAULT),
+        created=decode.seconds(message.create_time),
+        decision=decode.decision(message.decision, message.text),
+    )
+
+
+def daemon_status(message: admin_pb2.AdminServiceGetStatusResponse) -> DaemonStatus:
+    return DaemonStatus(
+        version=message.version,
+        state=_DAEMON.get(message.state, "degraded"),
+        uptime=decode.seconds(message.uptime),
+        backends=tuple(decode.probe(item) for item in message.backends),
+        enforcement=decode.enforcement(message.enforcement) if message.HasField("enforcement") else None,
+        sessions=message.sessions,
+        running=message.running,
+        waiting=message.waiting,
+        approvals=message.pending_approvals,
+        errors=tuple(message.config_errors),
+        runtime=message.runtime_directory,
+        state_directory=message.state_directory,
+    )
+
+
+_STATES = {
+    execution_pb2.EXECUTION_STATE_WAITING: "waiting",
+    execution_pb2.EXECUTION_STATE_RUNNING: "running",
+    execution_pb2.EXECUTION_STATE_ENDED: "ended",
+}
+_DAEMON = {
+    admin_pb2.DAEMON_STATE_STARTING: "starting",
+    admin_pb2.DAEMON_STATE_SERVING: "serving",
+    admin_pb2.DAEMON_STATE_DEGRADED: "degraded",
+    admin_pb2.DAEMON_STATE_DRAINING: "draining",
+}
