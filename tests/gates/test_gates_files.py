@@ -208,3 +208,25 @@ def test_no_source_makes_python_warn(name: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         compile(read(name), str(ROOT / name), "exec", ast.PyCF_ONLY_AST)
+
+
+# --- documents ----------------------------------------------------------------------------------------------------------
+
+PLACE = re.compile(r"`((?:sandboxd|tests|docs|proto|profiles|benchmarks|\.ci)/[\w./-]*|[\w-]+\.(?:toml|md)|Makefile|LICENSE)`")
+KNOWN_ELSEWHERE = {"config.toml", "settings.toml", "package.json"}  # files of a user or a workspace, not of this repository
+
+
+def lost(text: str) -> list[str]:
+    """The places that `text` names in backticks and that do not exist."""
+    return [place for place in PLACE.findall(text) if place not in KNOWN_ELSEWHERE and not (ROOT / place).exists()]
+
+
+@pytest.mark.parametrize("name", [name for name in tracked() if name.endswith(".md")])
+def test_documents_point_to_what_exists(name: str) -> None:
+    """Every file or folder that a document names in backticks is there, so "go to" never leads nowhere."""
+    assert lost(read(name)) == []
+
+
+def test_the_document_gate_is_red() -> None:
+    """A place that was renamed or never made is seen."""
+    assert lost("see `sandboxd/nowhere.py`, `sandboxd/errors.py` and `nowhere.toml`") == ["sandboxd/nowhere.py", "nowhere.toml"]
