@@ -111,7 +111,7 @@ class Engine:
         self.dirs = dirs
         self.record = record
         self.sessions = Sessions(config, dirs)
-        self.approvals = Approvals(clock=time.time)
+        self.approvals = Approvals()
         self.state = State.STARTING
         self._probes = probes
         self._lanes = Lanes()
@@ -411,8 +411,6 @@ class Engine:
 
         Raises NotFound, RequestError (already answered, unknown scope) or Forbidden (a rule nobody suggested).
         """
-        if scope not in ("once", "session", "always"):
-            raise RequestError(f"unknown scope `{scope}`", field="scope", fix="use once, session or always")
         pending = self.approvals.get(approval_id)
         wants_rule = verdict is Behavior.ALLOW and scope != "once"
         if wants_rule and rule not in pending.decision.suggestions:
