@@ -8,6 +8,7 @@ can read them, else copied.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
 import shutil
@@ -15,6 +16,7 @@ import stat
 import subprocess
 import sys
 import sysconfig
+import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -23,6 +25,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
+PREFIX = "sbxd-test-"  # then the pid of the run that made the user
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
@@ -77,13 +80,19 @@ class User:
 
 
 @contextmanager
-def throwaway(name: str) -> Iterator[User]:
-    """Make the user `name` with a home under /home and its own installation, and remove both at the end.
+def throwaway() -> Iterator[User]:
+    """Make a user with a home under /home and an installation of their own, and remove both at the end.
 
-    Home is under /home and not a temporary directory, since a sandbox puts its own /tmp over the real one.
+    Home is under /home and not a temporary directory, since a sandbox puts its own /tmp over the real one. Users left by
+    a run that was killed are removed first.
     """
     python = system_python()
-    subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=True, capture_output=True)
+    name = f"{PREFIX}{os.getpid()}"
+    with _user_database():
+        for left in pwd.getpwall():
+            if left.pw_name.startswith(PREFIX) and not os.path.exists(f"/proc/{left.pw_name.removeprefix(PREFIX)}"):
+                subprocess.run(["userdel", "--force", "--remove", left.pw_name], check=False, capture_output=True)
+        subprocess.run(["useradd", "--create-home", "--shell", "/bin/bash", name], check=True, capture_output=True)
     entry = pwd.getpwnam(name)
     home = Path(entry.pw_dir)
     try:
@@ -92,7 +101,16 @@ def throwaway(name: str) -> Iterator[User]:
         user.own(venv)
         yield user
     finally:
-        subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
+        with _user_database():
+            subprocess.run(["userdel", "--force", "--remove", name], check=False, capture_output=True)
+
+
+@contextmanager
+def _user_database() -> Iterator[None]:
+    """One at a time: useradd gives up when another one holds the lock of /etc/passwd."""
+    with open(Path(tempfile.gettempdir()) / f"{PREFIX}lock", "w", encoding="utf-8") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def current(home: Path) -> User:

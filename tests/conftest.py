@@ -8,9 +8,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests._require import lacks, promised, require
 from tests._users import User, throwaway
+
+# Examples are not timed: machines are shared. Where CI is set, hypothesis loads its own profile, with fixed examples.
+settings.register_profile("here", deadline=None)
+if "CI" not in os.environ:
+    settings.load_profile("here")
 
 
 def pytest_configure() -> None:
@@ -31,7 +37,7 @@ def pytest_report_header() -> str:
 def plain_user() -> Iterator[User]:
     """A throw-away user without privileges, with a home and a sandboxd of its own; removed at the end of the session."""
     require("user")
-    with throwaway(f"sbxd-test-{os.getpid()}") as user:
+    with throwaway() as user:
         yield user
 
 

@@ -43,7 +43,7 @@ def test_the_size_gate_is_red() -> None:
 GPL = "SPDX-License-Identifier: GPL-3.0-or-later"
 APACHE = "SPDX-License-Identifier: Apache-2.0"
 # What carries no header: text for people, data in formats without comments, the licence itself.
-BARE = re.compile(r"\.(md|jsonl|json|binpb|lock|txt|bin)$|^(LICENSE|\.gitignore)$")
+BARE = re.compile(r"\.(md|jsonl|json|binpb|lock|txt|bin)$|^(LICENSE|\.gitignore)$|py\.typed$")
 
 
 def unlicensed(name: str, text: str) -> bool:
