@@ -12,6 +12,9 @@ from sandboxd.model.decision import Grant
 from sandboxd.model.effects import Facts
 
 
+CWD_REPORT_FD = 250  # where a shell of a plan with `report_cwd` finds Stdio.cwd_report
+
+
 @unique
 class NetworkMode(Enum):
     OFF = "off"  # an empty network namespace, loopback up
@@ -75,17 +78,23 @@ class MountKind(Enum):
     DEV = "dev"
     HIDE_DIR = "hide_dir"  # an empty, unreadable directory over the target
     HIDE_FILE = "hide_file"  # an empty, unreadable file over the target
+    SEAL = "seal"  # make the mount at the target read-only; mounts below it stay as they are
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One mount, applied in order. `size` in bytes for TMPFS. `optional`: skip when the source does not exist."""
+    """One mount, applied in order.
+
+    `size` in bytes for TMPFS. `optional`: skip when the source does not exist. `why` says which line of defence or which
+    line of the profile asked for it, for messages.
+    """
 
     kind: MountKind
     target: str
     source: str = ""
     size: int = 0
     optional: bool = False
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +118,7 @@ class LaunchPlan:
     tty: bool = False
     protected: tuple[str, ...] = ()  # for messages: what the kernel line guards here
     profile: str = ""
+    files: tuple[tuple[str, str], ...] = ()  # small read-only files inside, as (path, content)
 
 
 @unique

@@ -33,10 +33,13 @@ class PartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
+    """One piece. `op` is the operator of a `${v…}` (`:-`, `#`, `/`, `length`, `!`, `[`, `@P` …); "" for plain `$v`, `${v}`."""
+
     kind: PartKind
     text: str
     quoted: bool = False
     default: str | None = None
+    op: str = ""
 
 
 @unique

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Process 1 of a box: the last code before the command, and its parent while it runs.
+
+It runs inside all namespaces, without capabilities and under the system call filter, by whatever python3 (3.9 or later)
+the box can see: so it imports only built-in and extension modules, and comes as compiled code with its configuration
+(see `interpreter`). It closes what it inherited, sets limits and Landlock, starts the shell, passes signals on, reaps,
+and reports how the shell ended, so that `exit 143` and a SIGTERM differ and a failed set-up is not taken for the
+command's failure. When its control pipe ends (the daemon is gone), it ends, and with process 1 all of its pid namespace.
+
+Status pipe: `S` started · `F reason` set-up failed · `X code signal user_us system_us max_rss_kib` ended; a line each.
+Control pipe: each byte is a signal number for the command's process group; end of file = end the box.
+"""
+
+import _ctypes
+import _signal  # type: ignore[import-not-found]  # no stub; `signal` itself would first import enum, for 1 ms
+import posix
+import select
+
+PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+SYS_CLOSE_RANGE = 436  # this and the next four: the same numbers on every architecture
+SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT, RULE_PATH_BENEATH = 444, 445, 446, 1
+TIOCSCTTY, TIOCSPGRP = 0x540E, 0x5410
+HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ = 1, 2, 3, 13, 15, 17, 25
+FAILED = 0xFFFFFFFF  # -1 in the 32 bits of a C int
+
+
+class c_long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # ctypes itself would cost 2 ms of imports
+    _type_ = "l"
+
+
+class Function(_ctypes.CFuncPtr):
+    _flags_ = _ctypes.FUNCFLAG_CDECL | _ctypes.FUNCFLAG_USE_ERRNO
+    _restype_ = c_long
+
+
+class Failure(Exception):
+    """Set-up cannot go on; the text is for the person who asked for the command."""
+
+
+_libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None is the program itself, as in ctypes.CDLL(None)
+_functions = {name: Function(_ctypes.dlsym(_libc, name)) for name in ("syscall", "prctl", "setrlimit", "ioctl")}
+
+
+def call(name: str, *arguments: object, step: str = "") -> int:
+    """Call a C function with integers and bytes. Raises Failure naming `step` when it says -1; without a step never."""
+    values = [c_long(each) if isinstance(each, int) else each for each in arguments]
+    result = int(_functions[name](*values)) & FAILED
+    if result == FAILED and step:
+        raise Failure(f"{step}: {posix.strerror(_ctypes.get_errno())}")
+    return result
+
+
+def close_others(keep: list) -> None:  # type: ignore[type-arg]  # of int; evaluated by old interpreters
+    """Close every descriptor above 2 that is not in `keep`."""
+    low = 3
+    for fd in sorted(set(keep)):
+        if low < fd:
+            call("syscall", SYS_CLOSE_RANGE, low, fd - 1, 0, step="close_range")
+        low = fd + 1
+    call("syscall", SYS_CLOSE_RANGE, low, FAILED, 0, step="close_range")
+
+
+def restrict(attr: bytes, rules: tuple) -> None:  # type: ignore[type-arg]  # of (path, rights of a directory, of a file)
+    """Put this process, and so everything it starts, under a Landlock ruleset."""
+    ruleset = call("syscall", SYS_LANDLOCK_CREATE, attr, len(attr), 0, step="landlock ruleset")
+    for path, directory, file in rules:
+        try:
+            fd = posix.open(path, posix.O_PATH | posix.O_CLOEXEC)
+        except OSError:
+            continue  # what is not there needs no right
+        rights = directory if posix.fstat(fd).st_mode & 0o170000 == 0o040000 else file
+        rule = rights.to_bytes(8, "little") + fd.to_bytes(4, "little")
+        call("syscall", SYS_LANDLOCK_ADD, ruleset, RULE_PATH_BENEATH, rule, 0, step=f"landlock rule for {path}")
+        posix.close(fd)
+    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, step="no_new_privs")
+    call("syscall", SYS_LANDLOCK_RESTRICT, ruleset, 0, step="landlock")
+    posix.close(ruleset)
+
+
+def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_config
+    """Everything between the namespaces and the command. Raises Failure or OSError."""
+    # The command runs as the same user: without this it could read and write process 1 through /proc/1.
+    call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0, step="dumpable")
+    for fd in config["cgroups"]:
+        posix.write(fd, b"0")  # "0" is the writer itself, so no pid has to be known across namespaces
+    for target, fd in enumerate(config["stdio"]):
+        posix.dup2(fd, target)
+    keep = [config["status"], config["control"]]
+    for fd in keep:
+        posix.set_inheritable(fd, False)
+    if config["report"] >= 0:
+        posix.dup2(config["report"], config["report_at"])
+        keep.append(config["report_at"])
+    close_others(keep)
+    if config["tty"]:
+        call("ioctl", 0, TIOCSCTTY, 0, step="controlling terminal")
+    posix.umask(config["umask"])
+    if config["landlock"] is not None:
+        restrict(*config["landlock"])
+    for resource, value in config["rlimits"]:
+        call("setrlimit", resource, value.to_bytes(8, "little") * 2, step=f"limit {resource}")
+    try:
+        posix.chdir(config["cwd"])
+    except OSError as error:
+        raise Failure(f"cannot enter `{config['cwd']}` inside the box: {error.strerror}") from None
+
+
+def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_config
+    """Start the command in a process group of its own; its pid. Raises Failure."""
+    reset = (HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ)  # Python, and this process, ignore some of them
+    for path in config["programs"]:
+        try:
+            return posix.posix_spawn(path, config["argv"], config["env"], setpgroup=0, setsigmask=(), setsigdef=reset)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise Failure(f"cannot start {path}: {error.strerror}") from None
+    raise Failure(f"there is none of {', '.join(config['programs'])}")
+
+
+def reap(main: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage), or () while `main` runs
+    """Collect every child that has ended, orphans too."""
+    ended: tuple = ()  # type: ignore[type-arg]
+    while True:
+        try:
+            pid, status, usage = posix.wait4(-1, posix.WNOHANG)
+        except ChildProcessError:
+            return ended
+        if pid == 0:
+            return ended
+        if pid == main:
+            ended = (status, usage)
+
+
+def serve(main: int, control: int, wakeup: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage)
+    """Pass signals on until the command has ended."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    poll.register(wakeup, select.POLLIN)
+    while True:
+        ready = [fd for fd, _ in poll.poll()]
+        if control in ready:
+            numbers = posix.read(control, 64)
+            if not numbers:
+                posix._exit(1)
+            for number in numbers:
+                try:
+                    posix.killpg(main, number)
+                except OSError:
+                    pass  # nobody is left in the group
+        if wakeup in ready:
+            posix.read(wakeup, 512)
+            ended = reap(main)
+            if ended:
+                return ended
+
+
+def main(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_config
+    """The life of a box; does not return."""
+    status = config["status"]
+    try:
+        prepare(config)
+        wakeup, wake = posix.pipe2(posix.O_CLOEXEC | posix.O_NONBLOCK)
+        for number in (HUP, INT, QUIT, TERM):
+            _signal.signal(number, _signal.SIG_IGN)
+        _signal.signal(CHLD, lambda *_: None)
+        _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        pid = spawn(config)
+    except (Failure, OSError) as error:
+        posix.write(status, f"F {error}\n".encode("utf-8", "replace"))
+        posix._exit(1)
+    posix.write(status, b"S\n")
+    if config["tty"]:
+        call("ioctl", 0, TIOCSPGRP, pid.to_bytes(4, "little"))
+    # The ends of the command's pipes are its own: whoever reads them must see it close them.
+    for fd in (0, 1, 2, *((config["report_at"],) if config["report"] >= 0 else ())):
+        posix.close(fd)
+    ended, usage = serve(pid, config["control"], wakeup)
+    signal = ended & 0x7F
+    code = -1 if signal else ended >> 8
+    line = f"X {code} {signal} {int(usage.ru_utime * 1e6)} {int(usage.ru_stime * 1e6)} {usage.ru_maxrss}\n"
+    posix.write(status, line.encode())
+    posix._exit(0)

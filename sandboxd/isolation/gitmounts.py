@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What of a repository's git directory is writable for one command, and what in it never is. Pure.
+
+A line made only of known git porcelain that may write gets the git directory writable with its core read-only: hooks,
+configuration, and the files that lead git elsewhere (`commondir`, `alternates`). Everything else gets it read-only.
+`config` is among the read-only ones: commands that record something there (`push -u`, `branch --set-upstream-to`) say
+so and need a grant for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sandboxd.killswitch import GIT_CORE
+from sandboxd.model import PlanRequest
+from sandboxd.paths import is_within
+
+# State of an operation under way holds commands (`exec` lines) that the next step runs: only its own commands write it.
+STEPS: dict[str, frozenset[str]] = {
+    "rebase-merge": frozenset(("rebase", "pull", "commit", "am")),
+    "rebase-apply": frozenset(("rebase", "pull", "am", "commit")),
+    "sequencer": frozenset(("cherry-pick", "revert", "commit", "rebase", "reset", "merge", "checkout", "switch", "pull")),
+}
+GUARDED_NAMES: tuple[str, ...] = (*GIT_CORE, *STEPS)
+
+
+def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The git directories to open, and the paths in them (out of `existing`) to keep read-only.
+
+    A git directory is opened for porcelain, and for a grant that names something in it (tools write a lock file beside
+    and rename).
+    """
+    opened = [
+        repository
+        for repository in request.facts.repositories
+        if request.git_porcelain or any(is_within(target, repository) for target in granted)
+    ]
+    names = frozenset(request.git_names)
+    guarded = [repository for repository in request.facts.repositories if repository not in opened]
+    for path in existing:
+        owner = path.rpartition("/")[2]
+        if not any(is_within(path, repository) for repository in opened):
+            continue
+        if any(is_within(path, target) or path == target for target in granted):
+            continue
+        if request.git_porcelain and owner in STEPS and names & STEPS[owner]:
+            continue
+        guarded.append(path)
+    return opened, guarded

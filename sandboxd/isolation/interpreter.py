@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The python3 that runs `child` inside a box, and what it is given.
+
+The daemon's own interpreter may lie in a home directory that the box's user cannot read, or in a workspace that commands
+can write; then the box would run what a command put there. So the system's comes first, and none is taken from a place
+that is not root's or is not readable by everyone, but the daemon's own base interpreter as a last resort.
+"""
+
+from __future__ import annotations
+
+import marshal
+import os
+import stat
+import subprocess
+import sys
+from functools import lru_cache
+from importlib import resources
+
+from sandboxd.errors import IsolationError
+from sandboxd.paths import parents
+
+CANDIDATES = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
+CHECK = "import sys,_ctypes,_signal,posix,select\nassert sys.version_info >= (3, 9)"
+# Reads (code of child, its configuration) from a descriptor. Version 2 of marshal's format is read by every Python 3; the
+# code inside is as its own compiler made it.
+BOOT = (
+    "import marshal,posix,sys;f=int(sys.argv[1]);c,a=marshal.loads(posix.read(f,1<<21));posix.close(f);"
+    "exec(marshal.loads(c));main(a)"
+)
+_COMPILE = "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'<sandboxd child>','exec')))"
+FLAGS = ("-I", "-S", "-B")
+
+
+@lru_cache(maxsize=8)
+def find(uid: int) -> str:
+    """The interpreter for boxes of `uid`. Raises IsolationError with the fix when there is none."""
+    for path in (*CANDIDATES, os.path.realpath(getattr(sys, "_base_executable", sys.executable))):
+        if _usable(path, uid) and _runs(path):
+            return path
+    raise IsolationError(
+        f"no python3 that user {uid} can run inside a box", fix="install python3 (3.9 or later) as /usr/bin/python3"
+    )
+
+
+@lru_cache(maxsize=8)
+def compiled(python: str) -> bytes:
+    """`child`, compiled by the interpreter that will run it. Raises IsolationError."""
+    source = resources.files("sandboxd.isolation").joinpath("child.py").read_bytes()
+    done = subprocess.run([python, *FLAGS, "-c", _COMPILE], input=source, capture_output=True, env={}, check=False)
+    if done.returncode != 0:
+        reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+        raise IsolationError(f"{python} cannot compile the box's first process: {reason}", fix="repair this python3")
+    return done.stdout
+
+
+def payload(python: str, config: dict[str, object]) -> bytes:
+    """What BOOT reads."""
+    return marshal.dumps((compiled(python), config), 2)
+
+
+def _usable(path: str, uid: int) -> bool:
+    """Whether `uid` can run it and nobody but root, or that user outside any box, can replace it."""
+    try:
+        real = os.path.realpath(path, strict=True)
+        return all(_passes(os.stat(each), uid) for each in (real, *parents(real)))
+    except OSError:
+        return False
+
+
+def _passes(info: os.stat_result, uid: int) -> bool:
+    need = stat.S_IXOTH if info.st_uid != uid else stat.S_IXUSR
+    readable = stat.S_ISDIR(info.st_mode) or info.st_mode & (stat.S_IROTH if info.st_uid != uid else stat.S_IRUSR)
+    replaceable = info.st_mode & stat.S_IWOTH and not info.st_mode & stat.S_ISVTX
+    return bool(info.st_mode & need and readable and not replaceable and info.st_uid in (0, uid, os.getuid()))
+
+
+def _runs(path: str) -> bool:
+    try:
+        done = subprocess.run([path, *FLAGS, "-c", CHECK], capture_output=True, env={}, check=False, timeout=20)
+    except (OSError, subprocess.TimeoutExpired):
+        return False
+    return done.returncode == 0
