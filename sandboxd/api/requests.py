@@ -94,11 +94,13 @@ def stdin_data(message: execution_pb2.ExecutionServiceWriteStdinRequest) -> byte
     return message.data
 
 
-def page(size: int, token: str) -> tuple[int, str]:
-    """The page's size (100 when not said) and token."""
+def page(size: int, token: str) -> tuple[int, int | None]:
+    """The page's size (100 when not said) and the row it starts before, None for the newest."""
     if not 0 <= size <= 1000:
         raise RequestError(f"`{size}` is no page size", field="page_size", fix="use 1 to 1000, or 0 for 100")
-    return size or 100, token
+    if token and not (token.isascii() and token.isdecimal() and len(token) < 19):
+        raise RequestError(f"`{token}` is no page token", field="page_token", fix="pass on `next_page_token` as it came")
+    return size or 100, int(token) if token else None
 
 
 def _request(session_id: str, command: execution_pb2.Command, **more: Any) -> model.Request:

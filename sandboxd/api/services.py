@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from typing import Any
@@ -12,7 +13,9 @@ from sandboxd.api.access import Access
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
 from sandboxd.engine import State
-from sandboxd.errors import NotYet, ProfileError
+from sandboxd.errors import NotFound, NotYet, ProfileError
+from sandboxd.model import Mode
+from sandboxd.record.audit import DecisionRow
 from sandboxd.sessions import SessionState
 from sandboxd.v1 import (
     admin_pb2,
@@ -130,6 +133,37 @@ class Decisions(decision_pb2_grpc.DecisionServiceServicer):
         self._access = access
         self._engine = access.engine
 
+    async def Get(self, request: decision_pb2.DecisionServiceGetRequest, context: Any) -> decision_pb2.DecisionServiceGetResponse:
+        session = self._access.scope(request.session_id, context)
+        decision_id = requests.required(request.decision_id, "decision_id")
+        row = await asyncio.to_thread(self._engine.record.decision, decision_id)
+        if session is not None and row.session_id != session.id:
+            raise NotFound(f"no decision `{decision_id}`", field="decision_id", fix="list the decisions of your session")
+        return decision_pb2.DecisionServiceGetResponse(decision=_decision(row))
+
+    async def List(
+        self, request: decision_pb2.DecisionServiceListRequest, context: Any
+    ) -> decision_pb2.DecisionServiceListResponse:
+        session = self._access.scope(request.session_id, context)
+        size, before = requests.page(request.page_size, request.page_token)
+        behaviors = tuple(requests.behavior(number, "behaviors") for number in request.behaviors)
+        rows = await asyncio.to_thread(
+            self._engine.record.decisions, None if session is None else session.id, behaviors or None, size, before
+        )
+        return decision_pb2.DecisionServiceListResponse(
+            decisions=[_decision(row) for row in rows],
+            next_page_token=str(rows[-1].row) if len(rows) == size else "",
+        )
+
+    async def Watch(
+        self, request: decision_pb2.DecisionServiceWatchRequest, context: Any
+    ) -> AsyncIterator[decision_pb2.DecisionServiceWatchResponse]:
+        session = self._access.scope(request.session_id, context)
+        async with aclosing(self._engine.watch_decisions()) as rows:
+            async for row in rows:
+                if session is None or row.session_id == session.id:
+                    yield decision_pb2.DecisionServiceWatchResponse(decision=_decision(row))
+
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, access: Access) -> None:
@@ -209,4 +243,17 @@ def _change(change: ApprovalChange) -> approval_pb2.ApprovalServiceWatchResponse
             who=resolution.who,
             reason=resolution.reason,
         )
+    )
+
+
+def _decision(row: DecisionRow) -> decision_pb2.DecisionRecord:
+    return decision_pb2.DecisionRecord(
+        decision_id=row.decision_id,
+        session_id=row.session_id,
+        execution_id=row.execution_id,
+        text=row.text,
+        cwd=row.cwd,
+        mode=convert.MODE[Mode(row.mode)],
+        create_time=convert.timestamp(row.at),
+        decision=convert.decision(row.decision, row.text),
     )

@@ -81,8 +81,7 @@ class DecisionServiceServicer(object):
 
     def Watch(self, request, context):
         """Decisions as they are made, from now on; ends when the caller goes, the deadline passes or the daemon drains
-        (UNAVAILABLE). A reader too slow for it is told so by RESOURCE_EXHAUSTED rather than silently losing some; List gives
-        what it missed. Not resumable.
+        (UNAVAILABLE). A reader that falls 1,000 decisions behind misses some; List has them all. Not resumable.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

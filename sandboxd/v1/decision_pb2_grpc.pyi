@@ -125,8 +125,7 @@ class DecisionServiceStub(typing.Generic[_DecisionServiceGetType, _DecisionServi
 
     Watch: _DecisionServiceWatchType
     """Decisions as they are made, from now on; ends when the caller goes, the deadline passes or the daemon drains
-    (UNAVAILABLE). A reader too slow for it is told so by RESOURCE_EXHAUSTED rather than silently losing some; List gives
-    what it missed. Not resumable.
+    (UNAVAILABLE). A reader that falls 1,000 decisions behind misses some; List has them all. Not resumable.
     """
 
 DecisionServiceAsyncStub: typing_extensions.TypeAlias = DecisionServiceStub[
@@ -179,8 +178,7 @@ class DecisionServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[sandboxd.v1.decision_pb2.DecisionServiceWatchResponse], collections.abc.AsyncIterator[sandboxd.v1.decision_pb2.DecisionServiceWatchResponse]]:
         """Decisions as they are made, from now on; ends when the caller goes, the deadline passes or the daemon drains
-        (UNAVAILABLE). A reader too slow for it is told so by RESOURCE_EXHAUSTED rather than silently losing some; List gives
-        what it missed. Not resumable.
+        (UNAVAILABLE). A reader that falls 1,000 decisions behind misses some; List has them all. Not resumable.
         """
 
 def add_DecisionServiceServicer_to_server(servicer: DecisionServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

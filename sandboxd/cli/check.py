@@ -1,0 +1,225 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`sandboxd check`: what would be decided, and why. Needs no daemon and runs nothing."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from sandboxd.cli import terminal, text
+from sandboxd.cli.main import USAGE
+from sandboxd.config import directories, home_directory, load
+from sandboxd.consult.prompt import escape_for_prompt
+from sandboxd.errors import RequestError
+from sandboxd.judge import Judged, Question, judge
+from sandboxd.model import Behavior, CommandKind, Decision, Rule, RuleSet, Scope, Session, Source, Span
+from sandboxd.policy.rules import parse_rule
+from sandboxd.sessions import Role, SessionSpec, SessionState, enclosing_repository
+
+# Kinds whose words are executed as they stand; the others carry words or redirects that belong to a construct.
+_EXECUTED = (CommandKind.SIMPLE, CommandKind.TEST, CommandKind.ARITHMETIC)
+
+_EXIT = {Behavior.ALLOW: 0, Behavior.ASK: 1, Behavior.DENY: 126}
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = (
+        "Exit status for one command: 0 allow, 1 ask, 126 deny. With --jsonl: one JSON object a line on standard input "
+        "({id, cmd} and perhaps cwd), one answer a line; 0 when all were answered, 2 on bad input."
+    )
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the command; several words are quoted and joined")
+    parser.add_argument("--jsonl", action="store_true", help="judge many commands: JSON lines in, JSON lines out")
+    parser.add_argument("--workspace", metavar="DIR", help="look into this workspace (default: as `run` does; --jsonl: at none)")
+    parser.add_argument("--cwd", metavar="DIR", help="where the command would start (default: here)")
+    text.add_policy_options(parser)
+    text.add_output_option(parser)
+    parser.set_defaults(run=run)
+
+
+def run(options: argparse.Namespace) -> int:
+    if options.jsonl:
+        if options.text:
+            raise RequestError("--jsonl reads commands from standard input", field="TEXT", fix="leave the command out")
+        return _many(options)
+    command = text.command_text(options.text)
+    judged = judge(_question(command, options))
+    if options.output == "json":
+        terminal.print_json({**_answer(judged), "message": judged.decision.message, "flip": judged.decision.flip})
+    else:
+        print(_explain(judged, on=terminal.colourful(sys.stdout)))
+    return _EXIT[judged.decision.behavior]
+
+
+def _question(command: str, options: argparse.Namespace) -> Question:
+    """The question that `run` would ask: with the rule files in force, and the workspace looked at."""
+    dirs = directories()
+    config = load(dirs)
+    cwd = os.path.realpath(options.cwd or ".")
+    workspace = os.path.realpath(options.workspace) if options.workspace else enclosing_repository(cwd)
+    for place in (cwd, workspace):
+        if not os.path.isdir(place):
+            raise RequestError(f"`{place}` is not a directory", field="--workspace", fix="name an existing one")
+    isolation = Session("check", workspace, dirs.home, os.getuid(), os.getgid(), tmp="/tmp", own=dirs.own)  # noqa: S108  the box's
+    state = SessionState("check", "", SessionSpec(workspace, cwd), Role.ADMIN, isolation)
+    state.cli_rules = _cli_rules(options)
+    state.refresh_rules(config, dirs)
+    return Question(
+        text=command,
+        cwd=cwd,
+        scope=state.scope,
+        rules=state.rules,
+        mode=options.mode,
+        observed=True,
+        auto_allow_if_sandboxed=config.policy.auto_allow_if_sandboxed,
+    )
+
+
+def _cli_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
+    return tuple(
+        parse_rule(rule, behavior, Source.CLI_ARG, f"--{behavior.value}")
+        for behavior in (Behavior.DENY, Behavior.ASK, Behavior.ALLOW)
+        for rule in getattr(options, behavior.value)
+    )
+
+
+# Many commands
+
+
+def _many(options: argparse.Namespace) -> int:
+    """One answer a line, in order; stops at the first line that is no question."""
+    rules = RuleSet(_cli_rules(options))
+    home = home_directory()
+    here = os.path.realpath(options.cwd or ".")
+    workspace = os.path.realpath(options.workspace) if options.workspace else None
+    scopes: dict[str, Scope] = {}
+    out = sys.stdout
+    for number, line in _lines():
+        try:
+            identity, command, cwd = _read(line)
+        except ValueError as error:
+            out.flush()
+            print(f"sandboxd: stdin:{number}: {error}", file=sys.stderr)
+            return USAGE
+        cwd = cwd or workspace or here
+        root = workspace or cwd
+        scope = scopes.get(root)
+        if scope is None:
+            scope = scopes[root] = Scope(workspace=root, home=home)
+        judged = judge(
+            Question(text=command, cwd=cwd, scope=scope, rules=rules, mode=options.mode, observed=workspace is not None)
+        )
+        out.write(json.dumps({"id": identity, **_answer(judged)}) + "\n")
+    return 0
+
+
+def _lines() -> Iterator[tuple[int, bytes]]:
+    """Lines of standard input with their numbers; empty ones are skipped."""
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        if line.strip():
+            yield number, line
+
+
+def _read(line: bytes) -> tuple[Any, str, str]:
+    """id, command and cwd ("" = not given) of one line. Raises ValueError saying what is wrong with it."""
+    try:
+        question = json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"not a JSON object: {error}") from None
+    if not isinstance(question, dict):
+        raise ValueError('not a JSON object; write {"id": …, "cmd": …}')
+    missing = [key for key in ("id", "cmd") if key not in question]
+    if missing:
+        raise ValueError(f"`{missing[0]}` is missing")
+    command, cwd = question["cmd"], question.get("cwd")
+    if not isinstance(command, str):
+        raise ValueError("`cmd` must be a string")
+    try:
+        command.encode()
+    except UnicodeEncodeError:
+        raise ValueError("`cmd` is not valid Unicode: it holds half a surrogate pair") from None
+    if cwd is not None and not (isinstance(cwd, str) and cwd.startswith("/")):
+        raise ValueError("`cwd` must be an absolute path")
+    return question["id"], command, cwd or ""
+
+
+def _answer(judged: Judged) -> dict[str, Any]:
+    analysis, decision = judged.analysis, judged.decision
+    return {
+        "parsed": analysis.unparsed is None,
+        "read_only": analysis.read_only,
+        "concurrency_safe": analysis.concurrency_safe,
+        "destructive": analysis.destructive,
+        "behavior": decision.behavior.value,
+        "step": decision.step,
+        "reason": decision.reason,
+        "protected": decision.protected,
+        "effects": [
+            {"kind": effect.kind.value, "target": effect.target, "because": effect.because} for effect in analysis.effects
+        ],
+        "subcommands": [list(command.argv) for command in analysis.commands if command.subcommand.kind in _EXECUTED],
+    }
+
+
+# One command, for a person
+
+
+def _explain(judged: Judged, *, on: bool) -> str:
+    analysis, decision = judged.analysis, judged.decision
+    out = [_source(analysis.text, decision, on=on), "", text.verdict(decision, on=on)]
+    out += text.reasons(decision)
+    facts = [
+        name
+        for name, value in (
+            ("read-only", analysis.read_only),
+            ("concurrency-safe", analysis.concurrency_safe),
+            ("destructive", analysis.destructive),
+        )
+        if value
+    ]
+    out.append(f"  it is {', '.join(facts) or 'neither read-only nor destructive'}")
+    if analysis.unparsed is not None:
+        detail = f" ({analysis.unparsed.detail})" if analysis.unparsed.detail else ""
+        out.append(f"  it could not be read for certain: {analysis.unparsed.reason}{detail}")
+    rows = [
+        (
+            f"  {effect.kind.value}",
+            "anything" if effect.target is None else terminal.shown(effect.target, 80),
+            terminal.shown(analysis.text[effect.span.start : effect.span.end], 40),
+            effect.because,
+        )
+        for effect in analysis.effects
+    ]
+    if rows:
+        out += ["", terminal.table(rows, ("  effect", "target", "in", "because"))]
+    return "\n".join(out)
+
+
+def _source(command: str, decision: Decision, *, on: bool) -> str:
+    """The command with what the decision rests on underlined: in colour, or by a line of carets."""
+    marked = _marked(command, (evidence.span for evidence in decision.evidence if evidence.span is not None))
+    colour = terminal.VERDICT_COLOURS[decision.behavior.value]
+    if on:
+        pieces = []
+        start = 0
+        for position in range(1, len(command) + 1):
+            if position == len(command) or marked[position] != marked[start]:
+                piece = escape_for_prompt(command[start:position], newline="\n  ")
+                pieces.append(terminal.paint(piece, terminal.UNDERLINE, colour, on=marked[start]))
+                start = position
+        return "  " + "".join(pieces)
+    lines = ["  " + escape_for_prompt(command, newline="\n  ")]
+    if any(marked) and command.isascii() and command.isprintable():
+        lines.append("  " + "".join("^" if mark else " " for mark in marked).rstrip())
+    return "\n".join(lines)
+
+
+def _marked(command: str, spans: Iterable[Span]) -> list[bool]:
+    marked = [False] * len(command)
+    for span in spans:
+        for position in range(span.start, min(span.end, len(command))):
+            marked[position] = True
+    return marked

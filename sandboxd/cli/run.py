@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""`sandboxd run`: one command, judged, confined and streamed; exits as the command does."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import time
+
+from sandboxd.cli import prompt, terminal, text
+from sandboxd.cli.connect import any_client
+from sandboxd.client import AsyncExecution, AsyncSession, Run
+from sandboxd.errors import RequestError
+from sandboxd.model import Behavior, Decided, Decision, EndKind, Exited, Gap, Output, Queued, Result, Started, Stream
+
+CHUNK = 1 << 16  # bytes of standard input at a time
+INTERRUPT_CAUSE = "interrupted"
+
+
+def configure(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "sandboxd run [options] -- TEXT"
+    parser.epilog = (
+        "Options stand before `--`. One word is bash source as it is; several words are quoted and joined. Exit status: the "
+        "command's; 128+n when signal n ended it, 124 time-out, 125 sandboxd failed, 126 denied, 127 not found, 130 Ctrl-C, "
+        "2 usage. Without a terminal nobody is asked: what would ask is denied."
+    )
+    parser.add_argument("text", nargs="*", metavar="TEXT", help="the command")
+    text.add_policy_options(parser)
+    parser.add_argument("--profile", default="", metavar="P", help="isolation profile (default: the configured one)")
+    parser.add_argument("--timeout", type=_seconds, metavar="S", help="seconds the command may run")
+    parser.add_argument("--workspace", default="", metavar="DIR", help="default: the repository around the directory, else it")
+    parser.add_argument("--cwd", default="", metavar="DIR", help="where it starts (default: here)")
+    parser.add_argument("--embedded", action="store_true", help="use no running daemon: be one for this command")
+    parser.add_argument("--summary", action="store_true", help="say at the end what was decided, and how it was confined")
+    parser.add_argument("-v", "--verbose", action="store_true", help="the summary, and every step of the decision")
+    text.add_output_option(parser)
+    parser.set_defaults(run=run)
+
+
+def _seconds(value: str) -> float:
+    """argparse type: a positive number of seconds."""
+    try:
+        number = float(value)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < 1e9:
+        raise argparse.ArgumentTypeError(f"`{value}` is not a positive number of seconds")
+    return number
+
+
+def run(options: argparse.Namespace) -> int:
+    return asyncio.run(_main(options, text.command_text(options.text)))
+
+
+async def _main(options: argparse.Namespace, command: str) -> int:
+    """Run it; SIGINT, SIGTERM and SIGHUP end the command first and then this process, as the signal would have."""
+    caught: list[signal.Signals] = []
+    executions: list[AsyncExecution] = []
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+
+    def interrupt(number: signal.Signals) -> None:
+        caught.append(number)
+        if len(caught) == 1 and executions:
+            cancelling.append(loop.create_task(executions[0].cancel(INTERRUPT_CAUSE)))
+        elif task is not None:
+            task.cancel()
+
+    cancelling: list[asyncio.Task[None]] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, interrupt, number)
+    try:
+        on_ask = prompt.ask if prompt.available() and options.output == "text" else None
+        async with any_client(embedded=options.embedded, on_ask=on_ask) as client:
+            session = await client.session(
+                options.workspace,
+                cwd=options.cwd or os.getcwd(),
+                mode=options.mode,
+                profile=options.profile,
+                allow=options.allow,
+                ask=options.ask,
+                deny=options.deny,
+            )
+            async with session:
+                done = await _follow(session, command, options, executions)
+        status = done.exit_code
+    except asyncio.CancelledError:
+        if not caught:
+            raise
+        status = 128 + caught[0]
+    else:
+        _report(done, options)
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            loop.remove_signal_handler(number)
+        await asyncio.gather(*cancelling, return_exceptions=True)
+    return 128 + caught[0] if caught else status
+
+
+async def _follow(session: AsyncSession, command: str, options: argparse.Namespace, executions: list[AsyncExecution]) -> Run:
+    """Pass output on as it comes and, once the command runs, standard input too."""
+    forward = sys.stdin is not None and not sys.stdin.isatty()
+    sinks: dict[Stream, _Sink | _Collector]
+    if options.output == "json":
+        sinks = {stream: _Collector() for stream in Stream}
+    else:
+        sinks = {Stream.STDOUT: _Sink(sys.stdout.fileno()), Stream.STDERR: _Sink(sys.stderr.fileno())}
+    decision: Decision | None = None
+    profile, dropped = "", 0
+    feeding: asyncio.Task[None] | None = None
+    async with await session.start(command, timeout=options.timeout, stdin=forward) as execution:
+        executions.append(execution)
+        try:
+            async for event in execution:
+                match event:
+                    case Output():
+                        await sinks[event.stream].write(event.data)
+                    case Gap():
+                        dropped += event.length
+                    case Queued() if event.reason:
+                        print(f"sandboxd: waiting: {event.reason}", file=sys.stderr)
+                    case Decided():
+                        decision = event.decision
+                    case Started():
+                        profile = event.profile
+                        if forward:
+                            feeding = asyncio.create_task(_feed(execution, sys.stdin.fileno()))
+                    case Exited():
+                        for sink in sinks.values():
+                            await sink.write(b"", final=True)
+                        out, err = (bytes(sinks[stream].collected) for stream in (Stream.STDOUT, Stream.STDERR))
+                        return Run(command, event.result, decision, profile, out, err, dropped)
+        finally:
+            if feeding is not None:
+                feeding.cancel()
+                await asyncio.wait([feeding])
+    raise AssertionError("an execution ends with Exited")
+
+
+class _Sink:
+    """A stream of ours. Writing happens on a thread: a reader that pauses us must not pause a daemon in this process."""
+
+    collected = b""
+
+    def __init__(self, fd: int) -> None:
+        self._fd = fd
+        self._filter = terminal.Filter() if os.isatty(fd) else None
+
+    async def write(self, data: bytes, *, final: bool = False) -> None:
+        """Write all of it. Raises BrokenPipeError when nobody reads any more."""
+        if self._filter is not None:
+            data = self._filter.feed(data, final=final).encode("utf-8", "replace")
+        if data:
+            await asyncio.to_thread(_write_all, self._fd, data)
+
+
+class _Collector:
+    """Keeps a stream for the JSON answer."""
+
+    def __init__(self) -> None:
+        self.collected = bytearray()
+
+    async def write(self, data: bytes, *, final: bool = False) -> None:
+        self.collected += data
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+async def _feed(execution: AsyncExecution, fd: int) -> None:
+    """Pass standard input on, up to its end or the command's."""
+    with contextlib.suppress(RequestError):  # the command ended meanwhile
+        while True:
+            await prompt.readable(fd)
+            data = os.read(fd, CHUNK)
+            await execution.write_stdin(data, eof=not data)
+            if not data:
+                return
+
+
+# What is said at the end, on standard error
+
+
+def _report(done: Run, options: argparse.Namespace) -> None:
+    if options.output == "json":
+        terminal.print_json({"exit_code": done.exit_code, "decision": done.decision, **_details(done)})
+        return
+    on = terminal.colourful(sys.stderr)
+    lines = []
+    decision, result = done.decision, done.result
+    if options.verbose and decision is not None:
+        lines += [
+            f"  {entry.step:<3} {entry.name}: {entry.outcome.value if entry.outcome else '-'} {entry.reason}".rstrip()
+            for entry in decision.trace
+        ]
+    if decision is not None and decision.behavior is Behavior.DENY:
+        lines += [text.verdict(decision, on=on), *text.reasons(decision)]
+    elif result.end is EndKind.FAILED or (result.end is EndKind.CANCELLED and result.cause != INTERRUPT_CAUSE):
+        lines.append(f"{result.end.value}: {terminal.shown(result.cause, 1000)}")
+    elif result.end is EndKind.TIMED_OUT:
+        lines.append(f"timed out after {result.usage.wall:.1f} s; everything it started was killed")
+    lines += _stopped(result)
+    if done.dropped:
+        lines.append(f"{done.dropped} bytes of output were dropped")
+    lines += [terminal.shown(note, 1000) for note in result.notes]
+    if options.summary or options.verbose:
+        lines.append(_summary(done, on=on))
+    for line in lines:
+        print(f"sandboxd: {line}" if not line.startswith(" ") else line, file=sys.stderr)
+
+
+def _stopped(result: Result) -> list[str]:
+    """What the kernel line of defence held back."""
+    lines = [
+        f"the sandbox stopped a {item.kind} of `{terminal.shown(item.path)}` ({item.rule}, {item.confidence})"
+        + (f"; {item.advice}" if item.advice else "")
+        for item in result.violations
+    ]
+    lines += [f"the read-only promise held against: {terminal.shown(item)}" for item in result.promise_broken]
+    return lines
+
+
+def _summary(done: Run, *, on: bool) -> str:
+    """What was decided, by which step, under which enforcement, and how it ended, in one line."""
+    decision, result = done.decision, done.result
+    if decision is None:
+        return f"not judged; {result.end.value}"
+    colour = terminal.VERDICT_COLOURS[decision.behavior.value]
+    verb = "allowed" if decision.behavior is Behavior.ALLOW else "denied"
+    said = terminal.paint(verb, terminal.BOLD, colour, on=on)
+    if result.enforcement is None:
+        return f"{said} by {text.step(decision)}; it did not run"
+    promise = ", read-only promise" if decision.promise else ""
+    ended = f"exit {result.code}" if result.end is EndKind.EXITED else f"{result.end.value} ({result.code})"
+    return (
+        f"{said} by {text.step(decision)}{promise}; profile {done.profile}; enforcement {text.enforcement(result.enforcement)}; "
+        f"{ended} in {result.usage.wall:.2f} s"
+    )
+
+
+def _details(done: Run) -> dict[str, object]:
+    return {
+        "result": done.result,
+        "profile": done.profile,
+        "stdout": done.stdout,
+        "stderr": done.stderr,
+        "dropped": done.dropped,
+        "time": time.time(),
+    }
