@@ -30,10 +30,11 @@ def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence
     A git directory is opened for porcelain, and for a grant that names something in it (tools write a lock file beside
     and rename).
     """
+    porcelain = request.git_porcelain and request.profile.git_commit
     opened = [
         repository
         for repository in request.facts.repositories
-        if request.git_porcelain or any(is_within(target, repository) for target in granted)
+        if porcelain or any(is_within(target, repository) for target in granted)
     ]
     names = frozenset(request.git_names)
     guarded = [repository for repository in request.facts.repositories if repository not in opened]
@@ -43,7 +44,7 @@ def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence
             continue
         if any(is_within(path, target) or path == target for target in granted):
             continue
-        if request.git_porcelain and owner in STEPS and names & STEPS[owner]:
+        if porcelain and owner in STEPS and names & STEPS[owner]:
             continue
         guarded.append(path)
     return opened, guarded

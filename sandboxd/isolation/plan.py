@@ -252,11 +252,16 @@ def _hidden(request: PlanRequest, host: HostFacts) -> list[Entry]:
     if session.spill and session.spill in host.paths:
         out.append(Entry(host.paths[session.spill].real, Access.READ, "the session's stored output"))
     if profile.unix_allow:
-        allowed = {place(path, session) for path in profile.unix_allow}
-        out += [Entry(path, Access.HIDE, "not in unix_allow", is_dir=False) for path in host.sockets if path not in allowed]
-        for path in sorted(allowed):
-            if path in host.paths:
-                out.append(Entry(host.paths[path].real, Access.READ, f"{PROFILE} `{profile.name}`: unix_allow", is_dir=False))
+        allowed = [place(path, session) for path in profile.unix_allow]
+        out += [
+            Entry(path, Access.HIDE, f"{PROFILE} `{profile.name}`: not in unix_allow", is_dir=False)
+            for path in host.sockets
+            if not any(is_within(path, each) for each in allowed)
+        ]
+        for path in allowed:
+            found = host.paths.get(path)
+            if found is not None:
+                out.append(Entry(found.real, Access.READ, f"{PROFILE} `{profile.name}`: unix_allow", found.is_dir))
     return out
 
 

@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the confinement stopped, as far as the command's own words tell: error texts joined with its plan. Pure.
+
+Nothing is decided on this; it tells a person or a model which line of which profile to change. A program that prints no
+error, or prints it in another way, leaves nothing to see.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sandboxd.isolation import view
+from sandboxd.isolation.plan import NO_GRANT, OWN, PROMISE, PROTECTED, SECRET
+from sandboxd.model import LaunchPlan, NetworkMode, Violation
+from sandboxd.paths import is_within, join
+
+MAX_VIOLATIONS = 8
+MAX_LINES = 400  # of the tail of stderr
+
+_READ_ONLY = re.compile(r"Read-only file system|EROFS|\[Errno 30\]")
+_DENIED = re.compile(r"Permission denied|EACCES|\[Errno 13\]")
+_REFUSED = re.compile(r"Operation not permitted|EPERM|\[Errno 1\]")
+_NETWORK = re.compile(
+    r"Network is unreachable|ENETUNREACH|Could not resolve host|Temporary failure in name resolution|EAI_AGAIN"
+    r"|Name or service not known|getaddrinfo|No address associated with hostname"
+)
+_PATH = re.compile(r"""['"`‘“]([^'"`’”\n]+)['"`’”]|(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
+_SHELL = re.compile(r"^(?:bash|sh): line \d+: (.+?): ")
+_TOOL_WORD = re.compile(r"(?:^|: )([^\s:'\"]+): (?:Read-only file system|Permission denied)")
+
+
+def violations(stderr_tail: str, exit_code: int | None, plan: LaunchPlan) -> tuple[Violation, ...]:
+    """What was stopped, most telling first and each once. `exit_code` None = ended by a signal."""
+    if exit_code == 0 and not stderr_tail:
+        return ()
+    found: dict[tuple[str, str], Violation] = {}
+    for line in stderr_tail.splitlines()[-MAX_LINES:]:
+        one = _of_line(line, plan)
+        if one is not None and len(found) < MAX_VIOLATIONS:
+            found.setdefault((one.kind, one.path), one)
+    return tuple(found.values())
+
+
+def promise_broken(stderr_tail: str, plan: LaunchPlan) -> tuple[str, ...]:
+    """The paths that a command judged read-only tried to write, where they can be seen; only for such a plan."""
+    if not plan.promise:
+        return ()
+    return tuple(each.path for each in violations(stderr_tail, None, plan) if each.kind == "write")
+
+
+def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
+    if _READ_ONLY.search(line):
+        return _write(_path(line, plan), plan)
+    if _DENIED.search(line) or _REFUSED.search(line):
+        path = _path(line, plan)
+        if not path:
+            return None
+        seen = view.at(plan, path)
+        if seen.reach is view.Reach.NONE:
+            return _read(path, seen, plan)
+        if seen.reach is view.Reach.READ and seen.why == PROTECTED:
+            return _write(path, plan)
+        return None
+    if plan.network is not NetworkMode.HOST and _NETWORK.search(line):
+        return Violation(
+            "network",
+            "",
+            f"profile `{plan.profile}`: network mode = {plan.network.value}",
+            advice="use a profile with network, e.g. `--profile network`",
+        )
+    return None
+
+
+def _write(path: str, plan: LaunchPlan) -> Violation:
+    if not path:
+        return Violation("write", "", "the file system of the box is read-only there")
+    seen = view.at(plan, path)
+    guard = next((each for each in plan.protected if is_within(path, each)), "")
+    if guard or seen.why == PROTECTED:
+        return Violation(
+            "write", path, f"killswitch: `{guard or seen.mount.target}` is protected", advice="a person must allow it"
+        )
+    if plan.promise:
+        return Violation("write", path, PROMISE, advice="ask for it as a command that writes")
+    if seen.why == NO_GRANT:
+        advice = "allow it by a rule or an approval, or add the directory to the profile's `[filesystem] write`"
+        return Violation("write", path, "outside what the decision opened", advice=advice)
+    return Violation("write", path, seen.why)
+
+
+def _read(path: str, seen: view.View, plan: LaunchPlan) -> Violation:
+    if seen.why == SECRET:
+        return Violation("read", path, f"secret: `{seen.mount.target}` is hidden in every box", advice="a person must allow it")
+    if seen.why == OWN:
+        return Violation("read", path, f"`{seen.mount.target}` is sandboxd's own")
+    return Violation("read", path, seen.why or f"profile `{plan.profile}`")
+
+
+def _path(line: str, plan: LaunchPlan) -> str:
+    """The path that an error line speaks of, absolute, "" when none is seen."""
+    shell = _SHELL.match(line)
+    words = [shell.group(1)] if shell else []
+    words += [quoted or bare for quoted, bare in _PATH.findall(line)]
+    words += _TOOL_WORD.findall(line)
+    home = next((value for name, value in plan.env if name == "HOME"), "/")
+    for word in words:
+        word = word.strip().rstrip(".,;:")
+        if not word or "\0" in word or len(word) > 4096:
+            continue
+        if word.startswith("~/"):
+            word = home + word[1:]
+        return join(plan.cwd, word)
+    return ""
