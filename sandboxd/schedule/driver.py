@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The lanes on asyncio: `admit` waits for its turn, and gives it back whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+from collections.abc import AsyncIterator, Callable
+
+from sandboxd.schedule.lanes import Hold, Instruction, Left, Machine, Start, Submitted
+
+PER_CORE = 8  # commands at once for each core, most of which wait for the disk or the network
+AT_LEAST = 16
+
+
+class Lanes:
+    """All lanes of a daemon. Belongs to one event loop. `total` bounds what runs at once; 0 = by the number of cores."""
+
+    def __init__(self, total: int = 0) -> None:
+        self._machine = Machine(total or max(AT_LEAST, PER_CORE * (os.cpu_count() or 1)))
+        self._tickets = itertools.count(1)
+        self._turns: dict[int, asyncio.Future[None]] = {}
+
+    @contextlib.asynccontextmanager
+    async def admit(
+        self,
+        workspace: str,
+        session_id: str,
+        safe: bool,
+        limit: int,
+        on_wait: Callable[[str], None] | None = None,
+    ) -> AsyncIterator[None]:
+        """Wait for the turn, hold it for the `async with` block.
+
+        `safe`: concurrency-safe, may run beside others that are. `limit`: how many the session may run at once.
+        `on_wait` is called once with the reason when it does not start at once. Being cancelled gives the turn back.
+        """
+        ticket = next(self._tickets)
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._turns[ticket] = turn
+        try:
+            for instruction in self._carry_out(self._machine.handle(Submitted(ticket, workspace, session_id, safe, limit))):
+                if isinstance(instruction, Hold) and on_wait is not None:
+                    on_wait(instruction.why.value)
+            await turn
+            yield
+        finally:
+            del self._turns[ticket]
+            self._carry_out(self._machine.handle(Left(ticket)))
+
+    def _carry_out(self, instructions: tuple[Instruction, ...]) -> tuple[Instruction, ...]:
+        for instruction in instructions:
+            if isinstance(instruction, Start):
+                turn = self._turns.get(instruction.ticket)
+                if turn is not None and not turn.done():
+                    turn.set_result(None)
+        return instructions
