@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import AbstractAsyncContextManager, aclosing
+from typing import Any, TypeVar, cast
 
 from sandboxd.api.requests import required
 from sandboxd.engine import Engine
 from sandboxd.sessions import Role, SessionState
+
+_T = TypeVar("_T")
 
 SECRET_KEY = "sandboxd-session-secret"  # noqa: S105  the name of a metadata key
 
@@ -36,3 +40,8 @@ def secret(context: Any) -> str:
         if key == SECRET_KEY:
             return str(value)
     return ""
+
+
+def followed(events: AsyncIterator[_T]) -> AbstractAsyncContextManager[AsyncGenerator[_T, None]]:
+    """Follow one of the engine's generators and close it, with what it holds, as soon as the caller stops."""
+    return aclosing(cast("AsyncGenerator[_T, None]", events))

@@ -8,7 +8,7 @@ from typing import Any
 
 from sandboxd import model
 from sandboxd.api import convert, requests
-from sandboxd.api.access import Access
+from sandboxd.api.access import Access, followed
 from sandboxd.errors import NotYet
 from sandboxd.run.execution import Execution
 from sandboxd.v1 import execution_pb2 as pb
@@ -47,10 +47,11 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         execution = await self._engine.start(requests.start_request(request), session)
         left = not (request.keep_on_disconnect or request.background)
         try:
-            async for event in execution.events():
-                yield pb.ExecutionServiceStartResponse(event=convert.event(event, execution.execution_id, execution.text))
-                if request.background and isinstance(event, model.Started):
-                    return
+            async with followed(execution.events()) as events:
+                async for event in events:
+                    yield pb.ExecutionServiceStartResponse(event=convert.event(event, execution.id, execution.text))
+                    if request.background and isinstance(event, model.Started):
+                        return
             left = False
         finally:
             if left:
@@ -60,12 +61,13 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: pb.ExecutionServiceAttachRequest, context: Any
     ) -> AsyncIterator[pb.ExecutionServiceAttachResponse]:
         execution = self._execution(request, context)
-        async for event in execution.events(request.from_sequence or 1):
-            yield pb.ExecutionServiceAttachResponse(event=convert.event(event, execution.execution_id, execution.text))
+        async with followed(execution.events(request.from_sequence or 1)) as events:
+            async for event in events:
+                yield pb.ExecutionServiceAttachResponse(event=convert.event(event, execution.id, execution.text))
 
     async def RunBatch(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ExecutionServiceRunBatchResponse]:
         raise NotYet("batches come with a later version", fix="call Start once a command")
-        yield  # makes it an async generator, as the guard expects of a streaming method
+        yield  # type: ignore[unreachable]  # makes it an async generator, as every streaming method is
 
     async def WriteStdin(
         self, request: pb.ExecutionServiceWriteStdinRequest, context: Any
@@ -106,7 +108,7 @@ def _described(execution: Execution) -> pb.Execution:
     else:
         state = pb.EXECUTION_STATE_WAITING
     return pb.Execution(
-        execution_id=execution.execution_id,
+        execution_id=execution.id,
         session_id=execution.session_id,
         text=execution.text,
         state=state,

@@ -13,7 +13,7 @@ from typing import Any, NoReturn
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
-from google.rpc import code_pb2, error_details_pb2, status_pb2
+from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # googleapis ships no stubs
 from grpc_status import rpc_status
 
 from sandboxd.errors import ConfigError, Exhausted, Forbidden, RequestError, SandboxdError, Unavailable, status_of
@@ -25,7 +25,12 @@ DOMAIN = "sandboxd"
 LONGEST = 1000  # characters of one text in an error: all trailing metadata together must stay below gRPC's 8 KiB
 
 # Services (with a trailing slash) and methods that only the admin socket answers.
-ADMIN_ONLY = ("/sandboxd.v1.ApprovalService/", "/sandboxd.v1.AdminService/Reload")
+# A profile may extend any file that the daemon can read, so checking one is among them.
+ADMIN_ONLY = (
+    "/sandboxd.v1.ApprovalService/",
+    "/sandboxd.v1.AdminService/Reload",
+    "/sandboxd.v1.ProfileService/Validate",
+)
 
 _UNAVAILABLE_RETRY = 1.0  # seconds: a restarting daemon is back about then
 

@@ -7,17 +7,16 @@ from typing import Any, TypeVar
 
 from sandboxd import model
 from sandboxd.api import convert
-from sandboxd.consult.approvals import Scope
 from sandboxd.errors import RequestError
 from sandboxd.sessions import SessionSpec
-from sandboxd.v1 import execution_pb2, session_pb2
+from sandboxd.v1 import execution_pb2, profile_pb2, session_pb2
 
 _T = TypeVar("_T")
 
-MAX_DATA = 1 << 20  # bytes of one WriteStdin
+MAX_DATA = 1 << 20  # bytes of one WriteStdin, characters of a profile
 MAX_ID = 128  # characters of a caller's request_id
 
-_SCOPES: tuple[Scope, ...] = ("once", "once", "session", "always")  # by wire number
+_SCOPES = ("once", "once", "session", "always")  # by wire number
 _MODE: dict[int, model.Mode] = {number: member for member, number in convert.MODE.items() if number}
 _BEHAVIOR: dict[int, model.Behavior] = {number: member for member, number in convert.BEHAVIOR.items() if number}
 
@@ -33,7 +32,7 @@ def behavior(number: int, field: str) -> model.Behavior:
     return _member(_BEHAVIOR, number, field)
 
 
-def approval_scope(number: int) -> Scope:
+def approval_scope(number: int) -> str:
     """`once`, `session` or `always`; `once` when unspecified."""
     if not 0 <= number < len(_SCOPES):
         raise RequestError(f"`scope` has the unknown value {number}", field="scope", fix="use a value of this version")
@@ -92,6 +91,12 @@ def stdin_data(message: execution_pb2.ExecutionServiceWriteStdinRequest) -> byte
     if len(message.data) > MAX_DATA:
         raise RequestError(f"`data` has more than {MAX_DATA} bytes", field="data", fix="write it in pieces")
     return message.data
+
+
+def profile_text(message: profile_pb2.ProfileServiceValidateRequest) -> str:
+    if len(message.text) > MAX_DATA:
+        raise RequestError(f"the profile has more than {MAX_DATA} characters", field="text", fix="shorten it")
+    return message.text
 
 
 def page(size: int, token: str) -> tuple[int, int | None]:

@@ -4,16 +4,19 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from collections.abc import AsyncIterator
-from contextlib import aclosing
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from sandboxd.api import convert, requests
-from sandboxd.api.access import Access
+from sandboxd.api.access import Access, followed
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
 from sandboxd.engine import State
 from sandboxd.errors import NotFound, NotYet, ProfileError
+from sandboxd.isolation import profiles
 from sandboxd.model import Mode
 from sandboxd.record.audit import DecisionRow
 from sandboxd.sessions import SessionState
@@ -22,6 +25,7 @@ from sandboxd.v1 import (
     admin_pb2_grpc,
     approval_pb2,
     approval_pb2_grpc,
+    decision_pb2,
     decision_pb2_grpc,
     profile_pb2,
     profile_pb2_grpc,
@@ -88,7 +92,7 @@ class Approvals(approval_pb2_grpc.ApprovalServiceServicer):
     async def Watch(
         self, request: approval_pb2.ApprovalServiceWatchRequest, context: Any
     ) -> AsyncIterator[approval_pb2.ApprovalServiceWatchResponse]:
-        async with aclosing(self._engine.approvals.watch(request.session_id or None)) as changes:
+        async with followed(self._engine.approvals.watch(request.session_id or None)) as changes:
             async for change in changes:
                 yield _change(change)
 
@@ -120,12 +124,8 @@ class Profiles(profile_pb2_grpc.ProfileServiceServicer):
     async def Validate(
         self, request: profile_pb2.ProfileServiceValidateRequest, context: Any
     ) -> profile_pb2.ProfileServiceValidateResponse:
-        try:
-            profile = self._engine.validate_profile(request.text)
-        except ProfileError as error:
-            problem = profile_pb2.ProfileProblem(origin=error.origin, message=error.message, fix=error.fix)
-            return profile_pb2.ProfileServiceValidateResponse(problems=[problem])
-        return profile_pb2.ProfileServiceValidateResponse(profile=convert.profile(profile))
+        text = requests.profile_text(request)
+        return await asyncio.to_thread(_validated, text, self._engine.profile_dirs)
 
 
 class Decisions(decision_pb2_grpc.DecisionServiceServicer):
@@ -159,7 +159,7 @@ class Decisions(decision_pb2_grpc.DecisionServiceServicer):
         self, request: decision_pb2.DecisionServiceWatchRequest, context: Any
     ) -> AsyncIterator[decision_pb2.DecisionServiceWatchResponse]:
         session = self._access.scope(request.session_id, context)
-        async with aclosing(self._engine.watch_decisions()) as rows:
+        async with followed(self._engine.watch_decisions()) as rows:
             async for row in rows:
                 if session is None or row.session_id == session.id:
                     yield decision_pb2.DecisionServiceWatchResponse(decision=_decision(row))
@@ -244,6 +244,25 @@ def _change(change: ApprovalChange) -> approval_pb2.ApprovalServiceWatchResponse
             reason=resolution.reason,
         )
     )
+
+
+def _validated(text: str, directories: tuple[str, ...]) -> profile_pb2.ProfileServiceValidateResponse:
+    """Read a profile's text as the file it would be, and run its tests."""
+    with tempfile.TemporaryDirectory(prefix="sandboxd-profile-") as directory:
+        path = Path(directory) / "profile.toml"
+        path.write_text(text, encoding="utf-8")
+        answer = profile_pb2.ProfileServiceValidateResponse()
+        try:
+            answer.profile.CopyFrom(convert.profile(replace(profiles.load(str(path), directories), origin="profile")))
+            failures = profiles.check(str(path), directories)
+        except ProfileError as error:
+            origin = error.origin.replace(str(path), "profile")
+            message = error.message.removeprefix(f"{error.origin}: ")
+            answer.problems.add(origin=origin, message=message, fix=error.fix)
+            return answer
+        for failure in failures:
+            answer.problems.add(origin="profile", message=failure.replace(str(path), "profile"))
+        return answer
 
 
 def _decision(row: DecisionRow) -> decision_pb2.DecisionRecord:

@@ -103,6 +103,11 @@ class Execution:
         self._stderr_tail = bytearray()
         self._closed = False
 
+    @property
+    def started(self) -> bool:
+        """Whether its box was started; it may have ended since."""
+        return self._process is not None
+
     # What the engine reports
 
     def queued(self, reason: str) -> None:

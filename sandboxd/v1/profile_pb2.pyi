@@ -412,7 +412,7 @@ class ProfileServiceValidateResponse(google.protobuf.message.Message):
     PROBLEMS_FIELD_NUMBER: builtins.int
     @property
     def profile(self) -> Global___Profile:
-        """Set when the text is right."""
+        """Set when the text can be read."""
 
     @property
     def problems(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___ProfileProblem]:

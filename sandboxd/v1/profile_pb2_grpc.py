@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class ProfileServiceStub(object):
     """Isolation profiles: how a decided command is confined. All calls are read-only and idempotent, answer within
-    milliseconds and are open on both sockets.
+    milliseconds. List and Get are open on both sockets, Validate on the admin socket only (elsewhere PERMISSION_DENIED):
+    a profile may extend any file that the daemon can read.
     """
 
     def __init__(self, channel):
@@ -55,7 +56,8 @@ class ProfileServiceStub(object):
 
 class ProfileServiceServicer(object):
     """Isolation profiles: how a decided command is confined. All calls are read-only and idempotent, answer within
-    milliseconds and are open on both sockets.
+    milliseconds. List and Get are open on both sockets, Validate on the admin socket only (elsewhere PERMISSION_DENIED):
+    a profile may extend any file that the daemon can read.
     """
 
     def List(self, request, context):
@@ -73,7 +75,7 @@ class ProfileServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Validate(self, request, context):
-        """Checks the text of a profile without keeping it. A wrong profile is an answer, not an error.
+        """Checks the text of a profile, and runs the tests in it, without keeping it. A wrong profile is an answer, not an error.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,7 +109,8 @@ def add_ProfileServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ProfileService(object):
     """Isolation profiles: how a decided command is confined. All calls are read-only and idempotent, answer within
-    milliseconds and are open on both sockets.
+    milliseconds. List and Get are open on both sockets, Validate on the admin socket only (elsewhere PERMISSION_DENIED):
+    a profile may extend any file that the daemon can read.
     """
 
     @staticmethod

@@ -75,7 +75,8 @@ _ProfileServiceValidateType = typing_extensions.TypeVar(
 
 class ProfileServiceStub(typing.Generic[_ProfileServiceListType, _ProfileServiceGetType, _ProfileServiceValidateType]):
     """Isolation profiles: how a decided command is confined. All calls are read-only and idempotent, answer within
-    milliseconds and are open on both sockets.
+    milliseconds. List and Get are open on both sockets, Validate on the admin socket only (elsewhere PERMISSION_DENIED):
+    a profile may extend any file that the daemon can read.
     """
 
     @typing.overload
@@ -117,7 +118,7 @@ class ProfileServiceStub(typing.Generic[_ProfileServiceListType, _ProfileService
     """One profile, with everything it extends resolved. Errors: NOT_FOUND."""
 
     Validate: _ProfileServiceValidateType
-    """Checks the text of a profile without keeping it. A wrong profile is an answer, not an error."""
+    """Checks the text of a profile, and runs the tests in it, without keeping it. A wrong profile is an answer, not an error."""
 
 ProfileServiceAsyncStub: typing_extensions.TypeAlias = ProfileServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
@@ -136,7 +137,8 @@ ProfileServiceAsyncStub: typing_extensions.TypeAlias = ProfileServiceStub[
 
 class ProfileServiceServicer(metaclass=abc.ABCMeta):
     """Isolation profiles: how a decided command is confined. All calls are read-only and idempotent, answer within
-    milliseconds and are open on both sockets.
+    milliseconds. List and Get are open on both sockets, Validate on the admin socket only (elsewhere PERMISSION_DENIED):
+    a profile may extend any file that the daemon can read.
     """
 
     @abc.abstractmethod
@@ -161,6 +163,6 @@ class ProfileServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.profile_pb2.ProfileServiceValidateRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.profile_pb2.ProfileServiceValidateResponse, collections.abc.Awaitable[sandboxd.v1.profile_pb2.ProfileServiceValidateResponse]]:
-        """Checks the text of a profile without keeping it. A wrong profile is an answer, not an error."""
+        """Checks the text of a profile, and runs the tests in it, without keeping it. A wrong profile is an answer, not an error."""
 
 def add_ProfileServiceServicer_to_server(servicer: ProfileServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
