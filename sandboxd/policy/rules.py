@@ -270,23 +270,39 @@ def _project(origin: str) -> str | None:
     return None
 
 
-# RuleSet -> its compiled rules. By identity, since a rule set is made once for a session and asked for every command;
-# the entry holds the rule set, so that its identity stays taken.
-_CACHE: dict[tuple[int, Place], tuple[RuleSet, tuple[Compiled, ...]]] = {}
+@dataclass(frozen=True, slots=True)
+class RuleIndex:
+    """The rules of a session in one place, by what they are asked: `whole` tools, `commands`, `effects`, other `texts`."""
+
+    whole: tuple[Compiled, ...] = ()
+    commands: tuple[Compiled, ...] = ()
+    effects: tuple[Compiled, ...] = ()
+    texts: tuple[Compiled, ...] = ()
+
+
+# RuleSet -> its index. By identity, since a rule set is made once for a session and asked for every command; the entry
+# holds the rule set, so that its identity stays taken.
+_CACHE: dict[tuple[int, Place], tuple[RuleSet, RuleIndex]] = {}
 _CACHE_SIZE = 128
 
 
-def compile_rules(rules: RuleSet, place: Place) -> tuple[Compiled, ...]:
+def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
     """All rules in force, ready to match; remembered for the next command."""
     key = (id(rules), place)
     found = _CACHE.get(key)
     if found is not None and found[0] is rules:
         return found[1]
     compiled = tuple(compile_rule(rule, place) for rule in rules.rules)
+    index = RuleIndex(
+        tuple(one for one in compiled if one.rule.content is None),
+        tuple(one for one in compiled if one.family == "bash" and one.argv is not None),
+        tuple(one for one in compiled if one.family in _EFFECTS),
+        tuple(one for one in compiled if one.family == "text" and one.argv is not None),
+    )
     while len(_CACHE) >= _CACHE_SIZE:
         _CACHE.pop(next(iter(_CACHE)), None)
-    _CACHE[key] = (rules, compiled)
-    return compiled
+    _CACHE[key] = (rules, index)
+    return index
 
 
 # git's options before its subcommand that take the next word.

@@ -75,8 +75,8 @@ def parse_settings_toml(text: str, source: Source, origin: str, trusted: bool) -
     rules = []
     for name in _LISTS:
         line = _Lines(text, document.where("permissions", name))
-        for item in _strings(document, permissions.get(name, []), "permissions", name):
-            rules.append(parse_rule(item, _BEHAVIORS[name], source, line.of(item)))
+        items = _strings(document, permissions.get(name, []), "permissions", name)
+        rules += [parse_rule(item, _BEHAVIORS[name], source, line.of(item)) for item in items]
     mode = permissions.get("default_mode")
     if mode is not None and mode not in _MODES:
         raise document.fail(
@@ -177,8 +177,7 @@ def parse_claude_settings(text: str, source: Source, origin: str, trusted: bool)
             raise RuleError(f"`permissions.{key}` must be a list of strings", origin=_find(text, key, origin))
     for name in _LISTS:
         lines = _Lines(text, _find(text, name, origin))
-        for item in block.get(name, []):
-            rules.append(parse_rule(item, _BEHAVIORS[name], source, lines.of(item), lenient=True))
+        rules += [parse_rule(item, _BEHAVIORS[name], source, lines.of(item), lenient=True) for item in block.get(name, [])]
     mode = block.get("defaultMode")
     if mode is not None and (not isinstance(mode, str) or mode not in _MODES):
         ignored.append(f"{_find(text, 'defaultMode', origin)}: mode `{mode}` is not known; the mode stays as it is")

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the safety steps of the waterfall look for: certain catastrophes (1d), what needs a human (1e), touches (1g).
+
+Everything is judged on evidence: a literal path, a pattern or fragment that can name a protected one, the real path that
+observe saw, or a program that safety knows by name. A wholly unknown target is no evidence where the mount plan guards it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sandboxd import killswitch
+from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, Sensitivity
+from sandboxd.paths import is_within, join, normalize
+from sandboxd.policy import programs
+from sandboxd.sensitive import sensitivity
+
+_CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
+# Devices that every program may write to.
+SINKS = frozenset(
+    (
+        *("/dev/null", "/dev/zero", "/dev/full", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/ptmx"),
+        *(f"/dev/fd/{number}" for number in range(10)),
+    )
+)
+_BLOCK = re.compile(
+    r"/dev/(?:(?:[shv]d|xvd)[a-z]|nvme\d|mmcblk\d|dm-\d|md\d|loop\d|nbd\d|sr\d|disk/|mapper/.|zvol/|root$)"
+    r"|/dev/(?:k?mem|port)$"
+)
+_KERNEL = ("/proc/sys", "/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/irq", "/proc/acpi")
+# A function that starts itself twice, in a text that nobody could parse.
+_BOMB = re.compile(r"(?P<name>[^\s(){};&|]+)\s*\(\)\s*[{(][^}]*(?P=name)\s*\|\s*(?P=name)\s*&")
+_SYMBOLIC = re.compile(r"--symbolic|-[a-zA-Z]*s[a-zA-Z]*")
+_ROOTS = frozenset(("/", "/*", "~", "~/", "~/*"))
+# Effects that are git's own ordinary writes (see programs.GIT for those that are not).
+_GIT_OWN = ("git.write", "git.worktree")
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that a safety step holds against the command. `path` is the protected path to grant, when it is known."""
+
+    code: str
+    message: str
+    command: AnalyzedCommand | None = None
+    effect: Effect | None = None
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Safety:
+    """All findings, in order of the commands. `settings`: an agent's permission settings are read."""
+
+    catastrophes: tuple[Finding, ...] = ()
+    interactions: tuple[Finding, ...] = ()
+    touches: tuple[Finding, ...] = ()
+    settings: tuple[Finding, ...] = ()
+
+
+_NOTHING = Safety()
+
+
+def look(inputs: Inputs) -> Safety:
+    """Everything the safety steps need to know of a command."""
+    return _Look(inputs).run()
+
+
+class _Look:
+    def __init__(self, inputs: Inputs) -> None:
+        self.inputs = inputs
+        self.scope = inputs.scope
+        self.facts = inputs.facts
+        self.catastrophes: list[Finding] = []
+        self.interactions: list[Finding] = []
+        self.touches: list[Finding] = []
+        self.settings: list[Finding] = []
+        self.links: dict[str, str] = {}  # same-line links: their name -> the protected name they lead to
+
+    def run(self) -> Safety:
+        inputs = self.inputs
+        if inputs.unsandboxed and inputs.unsandboxed != "profile none":
+            why = f"it would run outside the sandbox ({inputs.unsandboxed})"
+            self.interactions.append(Finding("interaction.unsandboxed", why))
+        for command in inputs.analysis.commands:
+            for argv in programs.views(command):
+                self._program(command, argv)
+            for effect in command.effects:
+                if effect.kind in _CHANGES:
+                    self._change(command, effect)
+                elif effect.kind is EffectKind.READ:
+                    self._read(command, effect)
+                elif effect.code:
+                    self._code(command, effect)
+        if inputs.analysis.unparsed is not None:
+            self._unparsed(inputs.analysis.text, inputs.analysis.unparsed.words)
+        if not (self.catastrophes or self.interactions or self.touches or self.settings):
+            return _NOTHING
+        return Safety(_unique(self.catastrophes), _unique(self.interactions), _unique(self.touches), _unique(self.settings))
+
+    def _unparsed(self, text: str, words: tuple[str, ...]) -> None:
+        """What the literal words of a text that nobody could parse still tell."""
+        if _BOMB.search(text):
+            self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb"))
+        if "rm" in words and not _ROOTS.isdisjoint(words):
+            why = "it could not be parsed, and may delete the root or home directory"
+            self.interactions.append(Finding("interaction.possibly_catastrophic", why))
+        for word in words:
+            name = self._protected(join(self.inputs.analysis.cwd, word), False) if "\0" not in word else None
+            if name is not None:
+                text = f"it could not be parsed and names `{word}`, and `{name}` is protected"
+                self.touches.append(Finding("protected.unparsed", text))
+
+    def _program(self, command: AnalyzedCommand, argv: programs.Argv) -> None:
+        if not programs.interesting(argv):
+            return
+        why = programs.catastrophe(argv)
+        if why is not None:
+            self.catastrophes.append(Finding("catastrophe.program", f"`{argv[0]}` {why}", command))
+        why = programs.privilege(argv)
+        if why is not None:
+            self.interactions.append(Finding("interaction.privilege", f"`{argv[0]}` {why}", command))
+        why = programs.touch(argv)
+        if why is not None:
+            self.touches.append(Finding("protected.program", f"`{_short(argv)}` {why}", command))
+
+    def _code(self, command: AnalyzedCommand, effect: Effect) -> None:
+        """Effects that are themselves the reason."""
+        if effect.code == "shell.fork_bomb":
+            self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb", command, effect))
+        elif effect.code == "system.power":
+            self.catastrophes.append(Finding("catastrophe.program", "it stops the machine", command, effect))
+        elif effect.code == "system.privilege":
+            self.interactions.append(Finding("interaction.privilege", "it runs with more privilege", command, effect))
+
+    def _change(self, command: AnalyzedCommand, effect: Effect) -> None:
+        if effect.target is None:
+            self._unresolved(command, effect)
+            return
+        if effect.target in SINKS and not effect.pattern:
+            return
+        tree = effect.recursive or effect.act is Act.RENAME
+        self._catastrophe(command, effect, effect.target, tree)
+        if not effect.code.startswith(_GIT_OWN):
+            self._touch(command, effect, effect.target)
+        real = None if effect.pattern else self.facts.real(effect.target)
+        if real is not None and real != effect.target:
+            if effect.kind is not EffectKind.DELETE:
+                self._catastrophe(command, effect, real, tree)
+            if not effect.code.startswith(_GIT_OWN):
+                self._touch(command, effect, real)
+
+    def _catastrophe(self, command: AnalyzedCommand, effect: Effect, target: str, tree: bool) -> None:
+        scope = self.scope
+        why = None
+        if effect.kind is EffectKind.DELETE and tree:
+            judge = killswitch.catastrophic_pattern if effect.pattern else killswitch.catastrophic_target
+            why = judge(target, scope.home, scope.workspace)
+            if why is not None:
+                verb = "moves" if effect.act is Act.RENAME else "deletes"
+                self.catastrophes.append(Finding("catastrophe.tree", f"it {verb} {why} (`{target}`)", command, effect))
+                return
+            if effect.pattern and killswitch.empties(target, scope.workspace):
+                found = Finding("interaction.possibly_catastrophic", "it empties the whole workspace", command, effect)
+                self.interactions.append(found)
+        elif effect.act is Act.METADATA and tree:
+            why = killswitch.catastrophic_target(target, scope.home, None)
+            if why is not None:
+                text = f"it changes owner or permissions of {why} (`{target}`)"
+                self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
+        if target.startswith(("/dev/", "/proc/", "/sys")):
+            if _BLOCK.match(target) or (effect.pattern and target.startswith("/dev/") and target not in SINKS):
+                self.catastrophes.append(Finding("catastrophe.device", f"it writes to the device `{target}`", command, effect))
+            elif any(is_within(target, kernel) for kernel in _KERNEL):
+                found = Finding("catastrophe.kernel", f"it writes kernel settings (`{target}`)", command, effect)
+                self.catastrophes.append(found)
+
+    def _touch(self, command: AnalyzedCommand, effect: Effect, target: str) -> None:
+        name = self._protected(target, effect.pattern)
+        if name is None and effect.act is Act.EXTRACT:
+            name = killswitch.covers_protected(target, self.scope.home)
+        if name is None and effect.kind is EffectKind.DELETE and effect.recursive and not effect.pattern:
+            name = killswitch.covers_protected(target, self.scope.home)
+        if name is None and self.links:
+            name = next((self.links[link] for link in self.links if is_within(target, link)), None)
+        if name is not None:
+            self._touched(command, effect, name, "" if effect.pattern else target)
+        elif effect.act is Act.LINK:
+            self._link(command, effect, target)
+
+    def _protected(self, target: str, pattern: bool) -> str | None:
+        """The protected name of a target: by the constants, by the repositories observed, by what is sandboxd's own."""
+        home = self.scope.home
+        name = killswitch.protected_pattern(target, home) if pattern else killswitch.protected(target, home)
+        if name is not None or pattern:
+            return name
+        for place in (*self.facts.repositories, *self.facts.hooks_paths, *self.scope.own):
+            if is_within(target, place):
+                return place
+        return None
+
+    def _link(self, command: AnalyzedCommand, effect: Effect, target: str) -> None:
+        """A link to a protected path: a hard one shares its content; writing through either comes later on the line."""
+        symbolic = any(
+            word and (word == "--symbolic" or re.fullmatch(r"-[a-zA-Z]*s[a-zA-Z]*", word)) for word in command.argv[1:]
+        )
+        for source in command.effects:
+            if source.kind is not EffectKind.READ or source.target is None:
+                continue
+            name = self._protected(source.target, source.pattern)
+            if name is not None:
+                self.links[target] = name
+                if not symbolic:
+                    self._touched(command, effect, name, source.target)
+
+    def _touched(self, command: AnalyzedCommand, effect: Effect, name: str, path: str) -> None:
+        verb = _VERBS.get(effect.act, "changes") if effect.act is not None else "changes"
+        shown = effect.target if effect.target is not None else "".join(effect.fragments)
+        text = f"it {verb} `{shown}`, and `{name}` is protected"
+        self.touches.append(Finding("protected.touch", text, command, effect, path))
+
+    def _unresolved(self, command: AnalyzedCommand, effect: Effect) -> None:
+        name = killswitch.protected_fragments(effect.fragments)
+        if name is not None:
+            self._touched(command, effect, name, "")
+        elif not self.inputs.enforcement_full:
+            text = "what it writes to is not known, and the sandbox here does not guard all protected paths"
+            self.touches.append(Finding("protected.unknown", text, command, effect))
+        if effect.kind is EffectKind.DELETE and effect.recursive and effect.fragments:
+            scope = self.scope
+            path = "".join(effect.fragments)
+            path = normalize(path) if path.startswith("/") else join(self.inputs.analysis.cwd, path)
+            places = ("/", scope.home, scope.workspace)
+            if path in places or any(killswitch.empties(path, place) for place in places) or path in ("/*", "/.*"):
+                text = f"an empty variable would make it delete `{path}`"
+                self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
+
+    def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
+        found = effect.sensitivity is Sensitivity.SETTINGS
+        if not found and effect.target is not None and not effect.pattern:
+            real = self.facts.real(effect.target)
+            found = real is not None and real != effect.target and sensitivity(real, self.scope.home) is Sensitivity.SETTINGS
+        if found:
+            text = f"it reads an agent's permission settings (`{effect.target or ''.join(effect.fragments)}`)"
+            self.settings.append(Finding("settings_read", text, command, effect))
+
+
+_VERBS = {
+    Act.CREATE: "creates",
+    Act.WRITE: "writes",
+    Act.APPEND: "appends to",
+    Act.TRUNCATE: "writes",
+    Act.DELETE: "deletes",
+    Act.RENAME: "renames",
+    Act.METADATA: "changes the attributes of",
+    Act.LINK: "links",
+    Act.MOUNT: "mounts over",
+    Act.EXTRACT: "extracts over",
+}
+
+
+def _short(argv: programs.Argv) -> str:
+    text = " ".join("…" if word is None else word for word in argv[:4])
+    return text if len(argv) <= 4 else text + " …"
+
+
+def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
+    """Without repetitions: one message once."""
+    return tuple({finding.message: finding for finding in reversed(findings)}.values())[::-1]
