@@ -84,13 +84,14 @@ async def embedded(config: Config, dirs: Directories) -> AsyncIterator[tuple[Eng
         shutil.rmtree(runtime, ignore_errors=True)
 
 
-async def serve(config_path: str | None, dirs: Directories) -> int:
-    """Run until SIGTERM or SIGINT; SIGHUP reloads. Returns the exit status."""
+async def serve(config_path: str | None, dirs: Directories, log_level: str | None = None) -> int:
+    """Run until SIGTERM or SIGINT; SIGHUP reloads. Returns the exit status. `log_level` overrides the configuration's."""
     config = settings.load(dirs, config_path)
-    logging.getLogger("sandboxd").setLevel(config.daemon.log_level)
+    logging.getLogger("sandboxd").setLevel(log_level or config.daemon.log_level)
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     async with running(config, dirs) as (engine, addresses):
+        engine.config_path = config_path
 
         def reload() -> None:
             _notify(b"RELOADING=1")

@@ -108,6 +108,7 @@ class Engine:
 
     def __init__(self, config: Config, dirs: Directories, record: Record, probes: tuple[Probe, ...]) -> None:
         self.config = config
+        self.config_path: str | None = None  # the file that replaces the user's, when one was named
         self.dirs = dirs
         self.record = record
         self.sessions = Sessions(config, dirs)

@@ -189,7 +189,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def Reload(self, request: admin_pb2.AdminServiceReloadRequest, context: Any) -> admin_pb2.AdminServiceReloadResponse:
-        self._engine.reload(load(self._engine.dirs))
+        self._engine.reload(load(self._engine.dirs, self._engine.config_path))
         return admin_pb2.AdminServiceReloadResponse()
 
     async def DescribeTools(

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import time
 from collections.abc import Sequence
 
 from sandboxd.cli import terminal
@@ -43,6 +44,11 @@ def command_text(words: Sequence[str]) -> str:
     if not words:
         raise RequestError("no command is given", field="TEXT", fix="write it behind `--`")
     return words[0] if len(words) == 1 else shlex.join(words)
+
+
+def moment(seconds: float) -> str:
+    """A time as people here write it: local, to the second."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 
 def step(decision: Decision) -> str:
