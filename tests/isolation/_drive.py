@@ -1,0 +1,153 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Builds and runs one box from a plain dictionary; the tests call it in process, or as a script run by another user.
+
+As a script: the dictionary as JSON on stdin, the answer as JSON on stdout. Nothing of the test runner is needed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import pwd
+import select
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from sandboxd.errors import SandboxdError
+from sandboxd.isolation import backends, profiles
+from sandboxd.isolation.plan import plan
+from sandboxd.isolation.violations import promise_broken, violations
+from sandboxd.model import Facts, Grant, GrantKind, PlanRequest, Session, Stdio
+
+WRITE = ("workspace_write", "")
+
+
+def request(spec: dict[str, Any]) -> PlanRequest:
+    """The plan's input; what a spec leaves out is as plain as it can be."""
+    uid = spec.get("uid", os.getuid())
+    entry = pwd.getpwuid(uid)
+    session = Session(
+        id="test",
+        workspace=spec["workspace"],
+        home=spec.get("home", entry.pw_dir),
+        uid=uid,
+        gid=entry.pw_gid,
+        tmp=spec.get("tmp", ""),
+        own=tuple(spec.get("own", ())),
+        spill=spec.get("spill", ""),
+        env=tuple(tuple(pair) for pair in spec.get("env", ())),
+    )
+    return PlanRequest(
+        text=spec["text"],
+        cwd=spec.get("cwd", spec["workspace"]),
+        profile=profiles.load(spec.get("profile", "workspace"), (profiles.SHIPPED_DIR,)),
+        session=session,
+        grants=tuple(Grant(GrantKind(kind), target) for kind, target in spec.get("grants", (WRITE,))),
+        promise=spec.get("promise", False),
+        facts=Facts(
+            observed=True,
+            repositories=tuple(spec.get("repositories", ())),
+            protected=tuple(spec.get("protected", ())),
+            hooks_paths=tuple(spec.get("hooks_paths", ())),
+            armed_git=tuple(tuple(pair) for pair in spec.get("armed_git", ())),
+        ),
+        git_reads=spec.get("git_reads", False),
+        git_porcelain=spec.get("git_porcelain", False),
+        git_names=tuple(spec.get("git_names", ())),
+        report_cwd=spec.get("report_cwd", False),
+    )
+
+
+def run(spec: dict[str, Any]) -> dict[str, Any]:
+    """Run one command to its end. `error` is set, and nothing else, when no box could be built."""
+    with _daemon(spec.get("leak", ""), spec.get("daemon_env", {})):
+        try:
+            return _run(request(spec))
+        except SandboxdError as error:
+            return {"error": str(error)}
+
+
+def _run(asked: PlanRequest) -> dict[str, Any]:
+    launch = plan(asked, backends.host_facts(asked.session, asked))
+    backend = backends.choose(asked.profile, PROBES)
+    ends, child = _pipes(asked.report_cwd)
+    try:
+        box = backend.start(launch, child)
+    finally:
+        for fd in {child.stdin, child.stdout, child.stderr, child.cwd_report} - {-1}:
+            os.close(fd)
+    out, err, cwd = _read_all(ends, box.pidfd)
+    box.kill()
+    status = box.reap()
+    return {
+        "out": out,
+        "err": err,
+        "cwd": cwd,
+        "code": status.code,
+        "signal": status.signal,
+        "violations": [[each.kind, each.path, each.rule] for each in violations(err, status.code, launch)],
+        "broken": list(promise_broken(err, launch)),
+        "enforcement": {state.layer.value: state.strength.value for state in box.enforcement.layers},
+    }
+
+
+@contextmanager
+def _daemon(leak: str, env: dict[str, str]) -> Iterator[None]:
+    """A daemon that was started with descriptor 7 open for writing to `leak`, and with more in its environment."""
+    before = dict(os.environ)
+    os.environ.update(env)
+    try:
+        saved = fcntl.fcntl(7, fcntl.F_DUPFD_CLOEXEC, 200)
+    except OSError:
+        saved = -1
+    if leak:
+        fd = os.open(leak, os.O_WRONLY | os.O_CREAT, 0o666)
+        if fd != 7:
+            os.dup2(fd, 7)
+            os.close(fd)
+        os.set_inheritable(7, True)
+    try:
+        yield
+    finally:
+        if leak:
+            os.close(7)
+            if saved >= 0:
+                os.dup2(saved, 7, inheritable=False)
+        if saved >= 0:
+            os.close(saved)
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _pipes(report: bool) -> tuple[tuple[int, ...], Stdio]:
+    out, err = os.pipe(), os.pipe()
+    cwd = os.pipe() if report else (-1, -1)
+    stdin = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    return tuple(fd for fd in (out[0], err[0], cwd[0]) if fd >= 0), Stdio(stdin, out[1], err[1], cwd[1])
+
+
+def _read_all(ends: tuple[int, ...], pidfd: int) -> tuple[str, str, str]:
+    """Everything that the box says until it has ended: what it left running may hold the pipes longer, but dies with it."""
+    data = dict.fromkeys(ends, b"")
+    open_ends = set(ends)
+    while open_ends or not select.select([pidfd], [], [], 0)[0]:
+        for fd in select.select([*open_ends, pidfd], [], [], 60)[0]:
+            if fd == pidfd:
+                continue
+            part = os.read(fd, 65536)
+            data[fd] += part
+            if not part:
+                open_ends.discard(fd)
+    for fd in ends:
+        os.close(fd)
+    texts = [data[fd].decode(errors="replace") for fd in ends]
+    return texts[0], texts[1], texts[2] if len(texts) > 2 else ""
+
+
+PROBES = backends.probe_all()
+
+if __name__ == "__main__":
+    json.dump([run(spec) for spec in json.load(sys.stdin)], sys.stdout)
