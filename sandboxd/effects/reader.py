@@ -19,7 +19,7 @@ from sandboxd.model import EffectKind
 # fmt: off
 _LEVEL_KEYS = frozenset((
     "because", "operands", "options", "option", "use", "effects", "when", "sub",
-    "exact", "any", "edit", "inert", "language", "permute",
+    "exact", "any", "raw", "edit", "inert", "language", "permute",
 ))
 _TOOL_KEYS = _LEVEL_KEYS | frozenset((
     "same_as", "style", "abbreviations", "numeric", "bundle", "globals", "wrapper",
@@ -119,6 +119,7 @@ class _Reader:
             when=tuple(self._whens(data, ident, options)),
             exact=frozenset(tuple(form.split()) for form in self._strings(data, "exact")),
             any=self._flag(data, "any"),
+            raw=self._flag(data, "raw"),
             edit=self._flag(data, "edit"),
             inert=self._flag(data, "inert"),
             permute=self._flag(data, "permute", parent.permute if parent else True),

@@ -73,6 +73,7 @@ class Level:
     subs: Mapping[str, Level] = field(default_factory=dict)
     exact: frozenset[tuple[str, ...]] = frozenset()
     any: bool = False
+    raw: bool = False  # no word is an option
     edit: bool = False
     inert: bool = False
     permute: bool = True
@@ -99,6 +100,7 @@ class Table:
     bundle: bool = False
     anywhere: bool = False
     wrapper: str = ""
+    builtin: bool = False  # part of bash: no program is looked up
     credentials: tuple[str, ...] = ()
     exit_ok: frozenset[int] = frozenset((0,))
     examples: tuple[Example, ...] = ()

@@ -11,6 +11,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import replace
 
+from sandboxd.effects.environment import Environment, parse_environment
+from sandboxd.effects.examples import failures
 from sandboxd.effects.reader import parse_bundle, parse_table
 from sandboxd.effects.rows import Table
 from sandboxd.errors import TableError
@@ -23,6 +25,17 @@ _NO_TOOL = frozenset((*BUNDLES, "env"))
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*\Z|[\[:.]\Z")
 
 
+class _Alone:
+    """One table by itself, the others as they are: what its examples are run against."""
+
+    def __init__(self, table: Table, rest: Tables) -> None:
+        self._table = table
+        self._rest = rest
+
+    def find(self, name: str) -> tuple[Table, ...]:
+        return (self._table,) if name == self._table.name else self._rest.find(name)
+
+
 class Tables:
     """Effect tables of the shipped folder and of `folders`, which may add tools and tighten shipped ones."""
 
@@ -30,6 +43,16 @@ class Tables:
         self._folders = folders
         self._found: dict[str, tuple[Table, ...]] = {}
         self._bundled: dict[str, dict[str, Table]] = {}
+        self._environment: Environment | None = None
+
+    @property
+    def environment(self) -> Environment:
+        """The rules for variables (data/env.toml)."""
+        if self._environment is None:
+            path = os.path.join(SHIPPED, "env.toml")
+            with open(path, encoding="utf-8") as file:
+                self._environment = parse_environment(file.read(), path)
+        return self._environment
 
     def find(self, name: str) -> tuple[Table, ...]:
         """The tables of the tool: none when it is not known, several when user tables tighten a shipped one.
@@ -65,6 +88,8 @@ class Tables:
                 except FileNotFoundError:
                     continue
                 table = parse_table(text, path, name)
+                if folder != SHIPPED:
+                    self._hold(table)
             if table.same_as:
                 target = self.find(table.same_as)
                 if not target or any(other.same_as for other in target):
@@ -72,6 +97,13 @@ class Tables:
                 yield from (replace(other, name=name) for other in target)
             else:
                 yield table
+
+    def _hold(self, table: Table) -> None:
+        """The examples of a user's table must hold; shipped ones are run by the tests."""
+        alone = _Alone(table, self)
+        for failure in failures(table, alone, self.environment):
+            origin, _, message = failure.partition(": ")
+            raise TableError(message, origin=origin)
 
     def _bundle(self, folder: str) -> dict[str, Table]:
         found = self._bundled.get(folder)
@@ -81,5 +113,6 @@ class Tables:
                 path = os.path.join(folder, f"{bundle}.toml")
                 with open(path, encoding="utf-8") as file:
                     text = file.read()
-                found.update(parse_bundle(text, path))
+                for name, table in parse_bundle(text, path).items():
+                    found[name] = replace(table, builtin=bundle == "builtins")
         return found

@@ -6,3 +6,8 @@ line in docs/tables.md, and `language = "…"` in the tables of its tools.
 """
 
 LANGUAGES = frozenset(("awk", "find", "jq", "sed", "tar", "test", "xargs", "curl", "sql", "shell", "env", "printf", "builtin"))
+
+
+def names(text: str) -> frozenset[str]:
+    """A set of words written as one text."""
+    return frozenset(text.split())

@@ -1,0 +1,323 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From text to Analysis: shell and effects joined to a fixpoint over nested commands, then what follows from the effects.
+
+Nothing here looks at the disk. `analyze` never raises: whatever goes wrong is an unparsed analysis, which nothing trusts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import lru_cache
+
+from sandboxd.effects.call import Nested
+from sandboxd.effects.infer import Context, Inferred, infer
+from sandboxd.effects.tables import Tables
+from sandboxd.effects.targets import Place, fragments, resolve
+from sandboxd.globs import literal_prefix
+from sandboxd.model import (
+    Act,
+    Analysis,
+    AnalysisContext,
+    AnalyzedCommand,
+    Direction,
+    Effect,
+    EffectKind,
+    GitUse,
+    RedirectOp,
+    Script,
+    Span,
+    Subcommand,
+    Unparsed,
+    Word,
+)
+from sandboxd.paths import expand_home, is_within, join, normalize
+from sandboxd.shell.script import parse
+
+# How deep commands may nest in words (bash -c in bash -c), and how many one text may hold with all nested ones.
+MAX_DEPTH = 12
+MAX_COMMANDS = 4_000
+_CACHED = 2_048
+
+TABLES = Tables()
+
+
+def analyze(text: str, context: AnalysisContext, tables: Tables = TABLES) -> Analysis:
+    """All that `text` would do, run by bash in `context.cwd`. The same question again is answered from a cache."""
+    return _cached(text, context, tables)
+
+
+@lru_cache(maxsize=_CACHED)
+def _cached(text: str, context: AnalysisContext, tables: Tables) -> Analysis:
+    try:
+        return _Line(text, context, tables).run()
+    except Exception as error:
+        unparsed = Unparsed("unparsed.internal", Span(0, len(text)), detail=f"{type(error).__name__}: {error}")
+        return Analysis(text, context.cwd, (), unparsed)
+
+
+class _Line:
+    """The analysis of one text in progress."""
+
+    def __init__(self, text: str, context: AnalysisContext, tables: Tables) -> None:
+        self.text = text
+        self.context = context
+        self.tables = tables
+        self.commands: list[AnalyzedCommand] = []
+        self.unparsed: Unparsed | None = None
+        self.links: list[tuple[str, str]] = []  # (new name, what it stands for), absolute
+        self.functions: frozenset[str] = frozenset()
+        self.known: tuple[tuple[str, str], ...] = (("HOME", context.home),)
+        self.levels: list[tuple[str, ...]] = []
+        self.clean = True
+
+    def run(self) -> Analysis:
+        script = parse(self.text)
+        self.unparsed = script.unparsed
+        self._script(script, (self.context.cwd,), "", (), 0, None)
+        effects = [effect for command in self.commands for effect in command.effects]
+        read_only = self.unparsed is None and all(_reads(effect) for effect in effects)
+        return Analysis(
+            text=self.text,
+            cwd=self.context.cwd,
+            commands=tuple(self.commands),
+            unparsed=self.unparsed,
+            read_only=read_only,
+            concurrency_safe=read_only,
+            destructive=any(_destroys(effect) for effect in effects),
+            changes_cwd=script.changes_cwd,
+            wanted=_wanted(effects),
+            programs=tuple(dict.fromkeys(e.target for e in effects if e.kind is EffectKind.EXEC and e.target is not None)),
+            git=_git(self.levels, effects),
+        )
+
+    def _script(
+        self, script: Script, bases: tuple[str, ...] | None, via: str, hints: tuple[str, ...], depth: int, span: Span | None
+    ) -> None:
+        outer = self.functions
+        self.functions = outer | frozenset(script.functions)
+        if any(assignment.name in ("HOME", "PWD") for command in script.subcommands for assignment in command.assignments):
+            self.known = ()
+        about = _hints(script, hints)
+        feeds: dict[int, tuple[str, ...]] = {}
+        for command in script.subcommands:
+            place = Place(_places(command.cwds, bases, self.context.home), self.context.home, self.known, about)
+            feed = _feed(command, place, feeds)
+            self._command(command, place, via, feed, depth, span)
+        self.functions = outer
+
+    def _command(
+        self,
+        command: Subcommand,
+        place: Place,
+        via: str,
+        feed: tuple[str, ...],
+        depth: int,
+        span: Span | None,
+        appended: bool = False,
+    ) -> AnalyzedCommand:
+        environment = self.tables.environment
+        context = Context(self.tables, environment, place, self.functions, feed, appended, span)
+        found = infer(command, context)
+        self.clean = self.clean and (found.clean_env or bool(command.assignments))
+        effects = found.effects if not self.links else self._through_links(found.effects)
+        self._remember_links(found, place)
+        if found.levels:
+            self.levels.append(found.levels)
+        at = len(self.commands)
+        argv = tuple([word.value for word in command.argv])
+        analyzed = AnalyzedCommand(command, argv, effects, argv, argv, via, found.clean_env and self.clean)
+        self.commands.append(analyzed)
+        if not found.nested:
+            return analyzed
+        extra: list[Effect] = []
+        inner: list[AnalyzedCommand] = []
+        for nested in found.nested:
+            self._nested(nested, place, depth, span, extra, inner)
+        peeled = inner[0] if found.wrapper and len(inner) == 1 and found.nested[0].text is None else None
+        analyzed = replace(
+            analyzed,
+            effects=(*effects, *extra),
+            harmless=peeled.harmless if peeled is not None and found.nested[0].harmless else argv,
+            bare=peeled.bare if peeled is not None else argv,
+        )
+        self.commands[at] = analyzed
+        return analyzed
+
+    def _nested(
+        self, nested: Nested, place: Place, depth: int, span: Span | None, extra: list[Effect], inner: list[AnalyzedCommand]
+    ) -> None:
+        at = span or nested.span
+        if depth >= MAX_DEPTH or len(self.commands) >= MAX_COMMANDS:
+            extra.append(Effect(EffectKind.OPAQUE, "nested.depth", at, code="opaque.depth", detail=nested.via))
+            return
+        if nested.text is None:
+            command = Subcommand(nested.words, nested.span, cwds=nested.cwds, depth=depth + 1)
+            hints = (*place.hints, ("{}", nested.hints))
+            inside = Place(nested.cwds, place.home, place.known, hints)
+            inner.append(self._command(command, inside, nested.via, nested.hints, depth + 1, span, nested.appended))
+            return
+        script = parse(nested.text)
+        if script.unparsed is not None:
+            words = script.unparsed.words
+            extra.append(
+                Effect(EffectKind.OPAQUE, "nested.unparsed", at, code=script.unparsed.reason, detail=nested.via, fragments=words)
+            )
+        self._script(script, nested.cwds, nested.via, nested.hints, depth + 1, at)
+
+    def _through_links(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
+        """Effects on a name that was linked earlier in this text are effects on what it is linked to as well."""
+        out = list(effects)
+        for effect in effects:
+            if effect.target is None or effect.kind not in _PATH_KINDS:
+                continue
+            for name, source in self.links:
+                if is_within(effect.target, name):
+                    out.append(replace(effect, target=normalize(source + effect.target[len(name) :]), detail=f"through {name}"))
+        return tuple(out)
+
+    def _remember_links(self, found: Inferred, place: Place) -> None:
+        for source, name in found.links:
+            for new in resolve(name, place):
+                if new.path is None:
+                    continue
+                folder = new.path.rpartition("/")[0] or "/"
+                for text in source.values or ((source.prefix,) if source.prefix else ()):
+                    text = expand_home(text, place.home)
+                    bases = {folder, *(place.cwds or ())}
+                    last = normalize(text).rpartition("/")[2]
+                    for base in bases:
+                        self.links.append((new.path, join(base, text)))
+                        self.links.append((join(new.path, last), join(base, text)))
+                for target in resolve(source, place):
+                    if target.path is not None:
+                        self.links.append((new.path, target.path))
+
+
+_PATH_KINDS = frozenset((EffectKind.READ, EffectKind.WRITE, EffectKind.DELETE))
+
+
+def _places(cwds: tuple[str, ...] | None, bases: tuple[str, ...] | None, home: str) -> tuple[str, ...] | None:
+    """The absolute directories that a command can start in."""
+    if cwds is None:
+        return None
+    if cwds == ("",):
+        return bases
+    out = []
+    for cwd in cwds:
+        path = expand_home(cwd, home)
+        if path.startswith("/"):
+            out.append(normalize(path))
+        elif path.startswith("~") or bases is None:
+            return None
+        else:
+            out.extend(join(base, path) for base in bases)
+    return tuple(dict.fromkeys(out))
+
+
+def _feed(command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
+    """Literal pieces that come in by standard input: here-texts, and the words of the commands before it in the pipeline."""
+    texts = tuple(
+        piece
+        for redirect in command.redirects
+        if redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING)
+        for piece in _lines(redirect.target, place)
+    )
+    before = feeds.get(command.pipeline, ()) if command.piped_in else ()
+    if command.piped_out:
+        own = () if command.argv and command.argv[0].value == "grep" else tuple(_said(command.argv, place))
+        feeds[command.pipeline] = (*before, *texts, *own)
+    return (*before, *texts)
+
+
+def _said(argv: tuple[Word, ...], place: Place) -> Iterable[str]:
+    """Words of a command that its output may hold: not options, not what follows a negation."""
+    previous: str | None = ""
+    for at, word in enumerate(argv[1:], 1):
+        value = word.value
+        negated = previous is not None and previous.startswith("-") and argv[at - 2].value in ("!", "-not")
+        if not (value or "").startswith("-") and not negated:
+            yield from fragments(word, place)
+        previous = value
+
+
+def _lines(word: Word, place: Place) -> tuple[str, ...]:
+    return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
+
+
+def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Literal pieces that variables may hold: positional parameters, names that `read` fills, `printf -v`."""
+    out: list[tuple[str, tuple[str, ...]]] = []
+    positional = list(given)
+    place = Place(None, "")
+    texts: list[str] = []
+    readers: list[str] = []
+    for command in script.subcommands:
+        for redirect in command.redirects:
+            if redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING):
+                texts.extend(_lines(redirect.target, place))
+        name = command.argv[0].value if command.argv else None
+        if name == "set" or (name in script.functions and name is not None):
+            positional.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+        elif name in ("read", "mapfile", "readarray"):
+            readers.extend(word.value for word in command.argv[1:] if word.value and not word.value.startswith("-"))
+        elif name == "printf" and len(command.argv) > 3 and command.argv[1].value == "-v":
+            pieces = [word.value or "" for word in command.argv[3:]]
+            text = pieces[0]
+            for piece in pieces[1:]:
+                text = text.replace("%s", piece, 1)
+            out.append((command.argv[2].value or "*", (text, *pieces[1:])))
+        elif name in ("echo", "printf") and command.piped_out:
+            texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+    if positional:
+        out.extend((name, tuple(positional)) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
+    if texts:
+        out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
+    return tuple(out)
+
+
+def _reads(effect: Effect) -> bool:
+    """Whether the effect leaves everything as it is."""
+    kind = effect.kind
+    if kind is EffectKind.NETWORK:
+        return effect.direction is Direction.FETCH
+    return kind in (EffectKind.READ, EffectKind.ENV, EffectKind.EXEC)
+
+
+def _destroys(effect: Effect) -> bool:
+    if effect.kind is EffectKind.DELETE:
+        return effect.act is Act.DELETE
+    return (effect.kind is EffectKind.WRITE and effect.act is Act.TRUNCATE) or effect.code in ("system.device", "system.power")
+
+
+def _wanted(effects: list[Effect]) -> tuple[str, ...]:
+    """The paths whose real nature matters; of a glob, the directory in front of it."""
+    out: dict[str, None] = {}
+    for effect in effects:
+        if effect.target is None or effect.kind not in _PATH_KINDS:
+            continue
+        out[literal_prefix(effect.target) if effect.pattern else effect.target] = None
+    return tuple(out)
+
+
+def _git(levels: list[tuple[str, ...]], effects: list[Effect]) -> GitUse:
+    names: list[str] = []
+    others = False
+    for level in levels:
+        for ident in level:
+            tool, _, sub = ident.partition(".")
+            if tool == "git":
+                names.append(sub.partition(".")[0])
+    for effect in effects:
+        ours = effect.because.startswith("git.")
+        if not ours and not _reads(effect):
+            others = True
+    writes = [effect for effect in effects if effect.because.startswith("git.") and effect.code in ("git.write", "git.worktree")]
+    odd = any(
+        effect.because.startswith("git.")
+        and not _reads(effect)
+        and effect.code not in ("git.write", "git.worktree")
+        and effect.kind is not EffectKind.NETWORK
+        for effect in effects
+    )
+    return GitUse(bool(names), bool(writes) and not others and not odd, tuple(dict.fromkeys(names)))

@@ -1,0 +1,364 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Reads the words of one command by its table: which options were given, what the operands are, what is not listed.
+
+A word of unknown text is an operand only where it cannot be an option: after `--`, behind literal text that is no dash,
+or where the table says that no option of the tool matters (`inert`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+from sandboxd.effects.rows import Arity, Level, Operand, Option, Table, When
+from sandboxd.model import Part, PartKind, Span, Word, WordFlag
+
+_SPLITTING = frozenset((WordFlag.VARIABLE, WordFlag.SUBSTITUTION, WordFlag.BRACE, WordFlag.ARITHMETIC))
+_FIXED_START = frozenset((PartKind.TILDE, PartKind.PROCESS))
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why the words cannot be understood by the table: a reason code, where, and what was written."""
+
+    code: str
+    span: Span
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """One option as given. `value` is None when it has none."""
+
+    option: Option
+    name: str
+    span: Span
+    value: Word | None = None
+
+    def name_in(self, names: tuple[str, ...]) -> bool:
+        return any(name in names for name in self.option.names)
+
+
+@dataclass(slots=True)
+class Parsed:
+    """What the words are. `level` is the deepest subcommand reached, `passed` all levels from the tool down."""
+
+    table: Table
+    level: Level
+    passed: list[Level] = field(default_factory=list)
+    given: list[Given] = field(default_factory=list)
+    operands: list[Word] = field(default_factory=list)
+    problems: list[Problem] = field(default_factory=list)
+    exact: bool = False
+    names: set[str] = field(default_factory=set)  # every spelling of every option given
+    first_sub: int = 0  # how many operands were taken as subcommands
+
+    def has(self, *names: str) -> bool:
+        return any(name in self.names for name in names)
+
+
+def splits(word: Word) -> bool:
+    """Whether the word may become several words, or none, with text that is not known."""
+    return WordFlag.SPLITS in word.flags and not word.flags.isdisjoint(_SPLITTING) and word.value is None
+
+
+def several(word: Word) -> bool:
+    """Whether the word may become several words, or none, of whatever text."""
+    return WordFlag.SPLITS in word.flags and word.value is None
+
+
+def starts_plainly(word: Word, marks: str = "-") -> bool:
+    """Whether every word that this one can become starts with text that makes it no option."""
+    if word.values:
+        return all(not value or value[0] not in marks for value in word.values) and not splits(word)
+    if splits(word):
+        return False
+    first = word.parts[0] if word.parts else None
+    if first is None:
+        return False
+    if first.kind in _FIXED_START:
+        return True
+    prefix = word.prefix
+    return bool(prefix) and prefix[0] not in marks
+
+
+def cut(word: Word, count: int) -> Word:
+    """The word without its first `count` characters, which are literal."""
+    if word.values:
+        values = tuple(value[count:] for value in word.values)
+        if not word.flags:
+            part = Part(PartKind.LITERAL, values[0], True)
+            return Word(word.span, (part,), values)
+        return Word(word.span, _cut_parts(word.parts, count), values, word.flags)
+    return replace(word, parts=_cut_parts(word.parts, count))
+
+
+def _cut_parts(parts: tuple[Part, ...], count: int) -> tuple[Part, ...]:
+    out = []
+    for part in parts:
+        if count <= 0:
+            out.append(part)
+        elif part.kind is PartKind.LITERAL:
+            if len(part.text) > count:
+                out.append(replace(part, text=part.text[count:]))
+            count -= len(part.text)
+        else:
+            count = 0
+            out.append(part)
+    return tuple(out)
+
+
+def literal(text: str, span: Span) -> Word:
+    """A plain word with this text."""
+    return Word(span, (Part(PartKind.LITERAL, text, True),), (text,))
+
+
+def read(table: Table, words: Sequence[Word], level: Level | None = None) -> Parsed:
+    """`words` are the arguments, without the tool's name."""
+    parsed = Parsed(table, level or table.root)
+    _Reading(parsed, words).run()
+    return parsed
+
+
+class _Reading:
+    def __init__(self, parsed: Parsed, words: Sequence[Word]) -> None:
+        self.parsed = parsed
+        self.table = parsed.table
+        self.words = words
+        self.at = 0
+        self.ended = False
+
+    def run(self) -> None:
+        parsed, words = self.parsed, self.words
+        self._enter(parsed.level)
+        if parsed.exact:
+            return
+        if self.table.bundle and words:
+            self._bundle()
+        while self.at < len(words):
+            word = words[self.at]
+            text = word.value
+            level = parsed.level
+            if level.any or level.raw:
+                parsed.operands.extend(words[self.at :])
+                return
+            self.at += 1
+            if text is None or several(word):
+                self._unknown(word)
+            elif self.ended or len(text) < 2 or (text[0] != "-" and not (level.plus or level.pairs)):
+                if self._operand(word, text):
+                    return
+            elif text == "--":
+                if level.subs and not parsed.operands:
+                    self._problem("opaque.unlisted_option", word, text)
+                self.ended = True
+            elif text[0] == "-" or (text[0] == "+" and level.plus):
+                self._option(word, text)
+            elif not (level.pairs and self._pair(word, text)) and self._operand(word, text):
+                return
+
+    def _enter(self, level: Level) -> None:
+        parsed = self.parsed
+        parsed.level = level
+        parsed.passed.append(level)
+        if level.exact:
+            rest = self.words[self.at :]
+            values = tuple(word.value for word in rest)
+            parsed.exact = values in level.exact and not any(several(word) for word in rest)
+            if parsed.exact:
+                self.at = len(self.words)
+
+    def _problem(self, code: str, word: Word, detail: str) -> None:
+        self.parsed.problems.append(Problem(code, word.span, detail))
+
+    def _give(self, option: Option, name: str, word: Word, value: Word | None = None) -> None:
+        self.parsed.given.append(Given(option, name, word.span, value))
+        self.parsed.names.update(option.names)
+
+    def _operand(self, word: Word, text: str) -> bool:
+        """Take an operand; True when everything from it on belongs to a nested command."""
+        parsed = self.parsed
+        level = parsed.level
+        if level.subs and not parsed.operands:
+            sub = level.subs.get(text)
+            if sub is not None and not self.ended:
+                parsed.first_sub += 1
+                self._enter(sub)
+                return parsed.exact
+            if not level.operands:
+                self._problem("opaque.unlisted_subcommand", word, text)
+        parsed.operands.append(word)
+        spec = nested_spec(level, parsed)
+        if spec is not None and len(parsed.operands) == len(spec):
+            parsed.operands.extend(self.words[self.at :])
+            return True
+        if not level.permute:
+            self.ended = True
+        return False
+
+    def _unknown(self, word: Word) -> None:
+        """A word whose text is not known, or that has several."""
+        parsed = self.parsed
+        level = parsed.level
+        plain = self.ended or starts_plainly(word, "-+" if level.plus else "-")
+        if level.subs and not parsed.operands and not level.operands:
+            self._problem("opaque.unlisted_subcommand", word, word.prefix)
+        elif not plain:
+            if self._attached(word):
+                return
+            if not level.inert:
+                self._problem("opaque.dynamic_option", word, word.prefix)
+        if level.pairs and self._plain_pair(word):
+            return
+        parsed.operands.append(word)
+        spec = nested_spec(level, parsed)
+        if spec is not None and len(parsed.operands) == len(spec):
+            parsed.operands.extend(self.words[self.at :])
+            self.at = len(self.words)
+        elif not level.permute and plain and not several(word):
+            self.ended = True
+
+    def _plain_pair(self, word: Word) -> bool:
+        """Take `of=$x` as the `key=value` operand it is; a word that may be any of them is a problem."""
+        prefix = word.prefix
+        name, equals, _ = prefix.partition("=")
+        option = self.parsed.level.options.get(name) if equals else None
+        if option is None or splits(word) or word.values:
+            self._problem("opaque.dynamic_option", word, prefix)
+            return False
+        self._give(option, name, word, cut(word, len(name) + 1))
+        return True
+
+    def _attached(self, word: Word) -> bool:
+        """Take a known option whose *value* alone is unknown: `--format=$x`, `-n$x`."""
+        prefix = word.prefix
+        if splits(word) or not prefix.startswith("-") or word.values:
+            return False
+        name, equals, _ = prefix.partition("=")
+        option = self._lookup(name) if equals else None
+        size = len(name) + 1
+        if option is None and not prefix.startswith("--") and len(prefix) >= 2 and not self.table.words:
+            option = self.parsed.level.options.get(prefix[:2])
+            name, size = prefix[:2], 2
+        if option is None or option.arity is Arity.NONE:
+            return False
+        self._give(option, name, word, cut(word, size))
+        return True
+
+    def _lookup(self, name: str) -> Option | None:
+        options = self.parsed.level.options
+        option = options.get(name)
+        if option is not None:
+            return option
+        if self.table.words and name.startswith("-"):
+            return options.get(name[1:] if name.startswith("--") else "-" + name)
+        if self.table.abbreviations and name.startswith("--") and len(name) > 2:
+            found = {other.names: other for key, other in options.items() if key.startswith(name)}
+            if len(found) == 1:
+                return next(iter(found.values()))
+        return None
+
+    def _value(self, option: Option, name: str, word: Word) -> None:
+        """The value of `option` is the next word."""
+        if self.at >= len(self.words):
+            self._give(option, name, word)
+            return
+        value = self.words[self.at]
+        self.at += 1
+        if several(value) and not self.parsed.level.inert:
+            self._problem("opaque.dynamic_option", value, f"{name} {value.prefix}")
+        self._give(option, name, word, value)
+
+    def _option(self, word: Word, text: str) -> None:
+        level = self.parsed.level
+        name, equals, _ = text.partition("=")
+        if self.table.numeric and text[1:].isdecimal() and text[0] == "-":
+            return
+        option = self._lookup(name)
+        if option is not None and (len(name) > 2 or not equals):
+            if option.arity is Arity.NONE:
+                if equals:
+                    self._problem("opaque.unlisted_option", word, text)
+                else:
+                    self._give(option, name, word)
+            elif equals:
+                self._give(option, name, word, cut(word, len(name) + 1))
+            elif option.arity is Arity.OPTIONAL:
+                self._give(option, name, word)
+            else:
+                self._value(option, name, word)
+            return
+        if text.startswith("--") or text[0] == "+" or self.table.words:
+            self._problem("opaque.unlisted_option", word, name)
+            return
+        self._cluster(word, text, 1, level)
+
+    def _cluster(self, word: Word, text: str, start: int, level: Level) -> None:
+        for at in range(start, len(text)):
+            char = text[at]
+            option = level.options.get("-" + char)
+            if option is None:
+                if char.isdecimal() and self.table.numeric:
+                    continue
+                self._problem("opaque.unlisted_option", word, "-" + char)
+                return
+            if option.arity is Arity.NONE:
+                self._give(option, "-" + char, word)
+                continue
+            if at + 1 < len(text):
+                self._give(option, "-" + char, word, cut(word, at + 1))
+            elif option.arity is Arity.OPTIONAL:
+                self._give(option, "-" + char, word)
+            else:
+                self._value(option, "-" + char, word)
+            return
+
+    def _bundle(self) -> None:
+        """The first word is a cluster without a dash; values follow in the order of its letters (tar, ps, ar)."""
+        word = self.words[0]
+        text = word.value
+        if text is None or not text or text[0] == "-" or (self.parsed.level.subs and text in self.parsed.level.subs):
+            return
+        if not text.isalpha():
+            return
+        self.at = 1
+        for char in text:
+            option = self.parsed.level.options.get("-" + char)
+            if option is None:
+                self._problem("opaque.unlisted_option", word, char)
+            elif option.arity is Arity.REQUIRED:
+                self._value(option, "-" + char, word)
+            else:
+                self._give(option, "-" + char, word)
+
+    def _pair(self, word: Word, text: str) -> bool:
+        name, equals, _ = text.partition("=")
+        option = self.parsed.level.options.get(name) if equals and name and name[0] not in "+-" else None
+        if option is None:
+            return False
+        self._give(option, name, word, cut(word, len(name) + 1))
+        return True
+
+
+def nested_spec(level: Level, parsed: Parsed) -> tuple[Operand, ...] | None:
+    """The operand list in force when it ends in a nested command, else None."""
+    spec = level.operands
+    for when in level.when:
+        if when.operands is not None and when.count is None and matches(when, parsed.names, 0, 0):
+            spec = when.operands
+            break
+    return spec if spec and spec[-1].role.name in ("command", "code.rest") else None
+
+
+def matches(when: When, names: set[str], least: int, most: int | None) -> bool:
+    """Whether the conditions hold; with `least` and `most` operands possible, whether they may hold."""
+    if when.any and when.any.isdisjoint(names):
+        return False
+    if when.all and not when.all <= names:
+        return False
+    if when.none and not when.none.isdisjoint(names):
+        return False
+    if when.count is None:
+        return True
+    low, high = when.count
+    return (most is None or low <= most) and (high is None or high >= least)

@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One command being understood: its words as parsed, and the effects and nested commands found so far.
+
+infer.py fills a Call from the table; the little languages add to it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+from sandboxd.effects.argv import Parsed
+from sandboxd.effects.environment import Environment
+from sandboxd.effects.roles import ROLES, Role
+from sandboxd.effects.targets import Place, Target, fragments, locate, resolve
+from sandboxd.model import Direction, Effect, EffectKind, Sensitivity, Span, Word, WordFlag
+from sandboxd.sensitive import fragments_sensitivity, pattern_sensitivity, sensitivity
+
+# Files that hold nothing and keep nothing.
+HARMLESS_FILES = frozenset(
+    ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/full")
+)
+_URL = re.compile(
+    r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/@]*@)?(?P<host>\[[^\]]*\]|[^/:?#\[\]]+)(?P<port>:\d+)?(?P<end>[/?#:]|\Z)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Nested:
+    """A command inside a command: an argv in `words`, or shell text in `text`.
+
+    `via` names the construct; `harmless` says that allow rules may see through it; `cwds` are absolute, None = unknown;
+    `appended`: words of unknown text follow. `hints` are literal pieces that its positional parameters may hold.
+    """
+
+    via: str
+    span: Span
+    cwds: tuple[str, ...] | None
+    words: tuple[Word, ...] = ()
+    text: str | None = None
+    harmless: bool = False
+    appended: bool = False
+    hints: tuple[str, ...] = ()
+    clean: bool = True
+
+
+@dataclass(slots=True)
+class Call:
+    name: str
+    words: tuple[Word, ...]  # with the tool's own name
+    parsed: Parsed
+    place: Place
+    span: Span
+    environment: Environment
+    edit: bool = False
+    feed: tuple[str, ...] = ()  # literal pieces that come in by standard input
+    piped: bool = False  # whether standard input is a pipe or a file
+    heredoc: bool = False  # whether standard input is text of the line itself
+    appended: bool = False  # whether words of unknown text follow
+    clean: bool = True  # whether the environment it gives to others is known to be harmless
+    moved: bool = False  # whether an option changed its directory
+    nested_done: bool = False
+    effects: list[Effect] = field(default_factory=list)
+    nested: list[Nested] = field(default_factory=list)
+    programs: list[Word] = field(default_factory=list)  # words with the role `program`
+    sources: list[Word] = field(default_factory=list)  # operands that are copied, moved or linked
+    links: list[tuple[Word, Word]] = field(default_factory=list)  # (what is linked to, the new name)
+
+    @property
+    def id(self) -> str:
+        return self.parsed.level.id
+
+    def values(self, *names: str) -> list[Word]:
+        """The values given to these options, in order."""
+        return [given.value for given in self.parsed.given if given.value is not None and given.name_in(names)]
+
+    def effect(
+        self,
+        role: Role,
+        because: str,
+        span: Span,
+        target: str | None = None,
+        *,
+        detail: str = "",
+        pieces: tuple[str, ...] = (),
+        secret: bool = False,
+    ) -> None:
+        """Add an effect that is not about a path."""
+        if role.kind is None:
+            return
+        self.effects.append(
+            Effect(
+                role.kind,
+                because,
+                span,
+                target,
+                role.act,
+                role.code,
+                detail,
+                role.recursive,
+                fragments=pieces,
+                sensitivity=Sensitivity.SECRET if secret else Sensitivity.NONE,
+                direction=role.direction,
+            )
+        )
+
+    def opaque(self, code: str, because: str, span: Span, detail: str = "", pieces: tuple[str, ...] = ()) -> None:
+        self.effects.append(Effect(EffectKind.OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
+
+    def path(self, role: Role, word: Word | None, because: str, span: Span, *, edit: bool | None = None) -> None:
+        """Add the effect of a path role on everything that `word` can name."""
+        if word is None:
+            self.at(role, Target(None), because, span, edit=edit)
+            return
+        for target in resolve(word, self.place):
+            self.at(role, target, because, word.span, edit=edit)
+
+    def named(self, role: Role, text: str, because: str, span: Span, *, edit: bool | None = None) -> None:
+        """Add the effect of a path role on a literal path."""
+        for target in locate(text, self.place):
+            self.at(role, target, because, span, edit=edit)
+
+    def at(self, role: Role, target: Target, because: str, span: Span, *, edit: bool | None = None) -> None:
+        if role.kind is None or (target.path in HARMLESS_FILES and role.act in _OPENS):
+            return
+        effect = path_effect(role, target, because, span, self.place.home, self.edit if edit is None else edit)
+        self.effects.append(effect)
+
+    def host(self, role: Role, word: Word | None, because: str, span: Span) -> None:
+        """Add the NETWORK effect of a URL or host word; a `file:` URL is a READ."""
+        if word is None:
+            self.effect(role, because, span)
+            return
+        direction = role.direction
+        if direction is Direction.FETCH and not is_literal(word):
+            direction = Direction.SEND
+        for text in word.values or (word.prefix,):
+            match = _URL.match(text)
+            if match is not None and (match["scheme"] or "").lower() == "file":
+                self.named(ROLES["path.read"], text[7:] or "/", because, word.span)
+                continue
+            host = None
+            if match is not None and (word.values or match["end"]):
+                host = match["host"].strip("[]").lower() + (match["port"] or "")
+            self.effects.append(
+                Effect(EffectKind.NETWORK, because, word.span, host, fragments=fragments(word, self.place), direction=direction)
+            )
+
+    def nest(self, words: tuple[Word, ...], via: str, *, appended: bool = False, harmless: bool = False) -> None:
+        if words:
+            self.nested.append(
+                Nested(via, words[0].span, self.place.cwds, words, harmless=harmless, appended=appended, hints=self.feed)
+            )
+
+    def nest_in(self, words: tuple[Word, ...], via: str, cwds: tuple[str, ...] | None, hints: tuple[str, ...]) -> None:
+        """A command that starts elsewhere, with words of which `hints` are literal pieces."""
+        self.nested.append(Nested(via, words[0].span, cwds, words, hints=hints))
+
+    def code(self, word: Word, via: str, because: str, hints: tuple[str, ...] = ()) -> None:
+        """Shell text in a word: nested when it is known, OPAQUE otherwise."""
+        if word.value is None:
+            self.opaque("opaque.dynamic_code", because, word.span, via, (*fragments(word, self.place), *hints))
+        else:
+            self.nested.append(Nested(via, word.span, self.place.cwds, text=word.value, hints=hints))
+
+    def mentions(self) -> tuple[str, ...]:
+        """The literal pieces of all arguments and of standard input, evidence for what an opaque command touches."""
+        out: list[str] = []
+        for word in self.words[1:]:
+            out.extend(fragments(word, self.place))
+        return (*out, *self.feed)
+
+
+_OPENS = frozenset((None, *(role.act for role in ROLES.values() if role.name in ("path.write", "path.append", "path.edit"))))
+
+
+def is_literal(word: Word) -> bool:
+    """Whether the text of the word is known for certain: no data of this machine is in it."""
+    return not word.flags or (bool(word.values) and WordFlag.EVALUATES not in word.flags)
+
+
+def path_effect(role: Role, target: Target, because: str, span: Span, home: str, edit: bool) -> Effect:
+    """The effect of `role` on one target, with the sensitivity of what is read."""
+    assert role.kind is not None
+    level = Sensitivity.NONE
+    if role.kind is EffectKind.READ and not role.quiet:
+        level = read_sensitivity(target, home, role.recursive)
+    writes = role.kind in (EffectKind.WRITE, EffectKind.DELETE)
+    return Effect(
+        role.kind,
+        because,
+        span,
+        target.path,
+        role.act,
+        "path.dotdot" if target.dotdot else role.code,
+        "",
+        role.recursive,
+        target.pattern,
+        target.fragments,
+        level,
+        edit=edit and writes,
+    )
+
+
+def read_sensitivity(target: Target, home: str, recursive: bool) -> Sensitivity:
+    if target.path is None:
+        return fragments_sensitivity(target.fragments, home)
+    if recursive:
+        level = pattern_sensitivity(target.path, home) if target.pattern else sensitivity(target.path, home)
+        return level if level is not Sensitivity.NONE else pattern_sensitivity(f"{target.path.rstrip('/')}/**", home)
+    if target.pattern:
+        return pattern_sensitivity(target.path, home)
+    return sensitivity(target.path, home)

@@ -1,0 +1,25 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The reader of each little language, by the name that tables use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from sandboxd.effects.call import Call
+from sandboxd.effects.languages import awk, builtins, curl, env, find, jq, printf, sed, shell, sql, tar, test, xargs
+
+READERS: Mapping[str, Callable[[Call], None]] = {
+    "awk": awk.read,
+    "builtin": builtins.read,
+    "curl": curl.read,
+    "env": env.read,
+    "find": find.read,
+    "jq": jq.read,
+    "printf": printf.read,
+    "sed": sed.read,
+    "shell": shell.read,
+    "sql": sql.read,
+    "tar": tar.read,
+    "test": test.read,
+    "xargs": xargs.read,
+}

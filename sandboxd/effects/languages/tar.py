@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""tar: what the archive and the operands mean depends on the one action that is given."""
+
+from __future__ import annotations
+
+from sandboxd.effects.call import Call
+from sandboxd.effects.roles import ROLES
+
+_LIST = ("-t", "--list", "-d", "--diff", "--compare", "--test-label")
+_EXTRACT = ("-x", "--extract", "--get")
+_CREATE = ("-c", "--create")
+_CHANGE = ("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenate", "--delete")
+
+
+def read(call: Call) -> None:
+    parsed = call.parsed
+    archives = call.values("-f", "--file")
+    if parsed.has(*_EXTRACT):
+        for word in archives:
+            _archive(call, "path.read", word)
+        if not parsed.has("-O", "--to-stdout"):
+            call.named(ROLES["path.extract"], ".", "tar.extract", call.span, edit=False)
+        return
+    if parsed.has(*_CREATE, *_CHANGE):
+        role = "path.write" if parsed.has(*_CREATE) else "path.edit"
+        for word in archives:
+            _archive(call, role, word)
+        for word in parsed.operands:
+            call.path(ROLES["path.tree"], word, "tar.member", word.span)
+        if parsed.has("--remove-files"):
+            for word in parsed.operands:
+                call.path(ROLES["path.delete_tree"], word, "tar.--remove-files", word.span, edit=False)
+        return
+    if parsed.has(*_LIST):
+        for word in archives:
+            _archive(call, "path.read", word)
+        return
+    if parsed.given or parsed.operands:
+        call.opaque("opaque.unlisted_option", "tar.action", call.span, "no action", call.mentions())
+
+
+def _archive(call: Call, role: str, word: object) -> None:
+    from sandboxd.model import Word
+
+    assert isinstance(word, Word)
+    if word.value == "-":
+        return
+    if ":" in (word.value or word.prefix) and not call.parsed.has("--force-local"):
+        # GNU tar takes `host:file` for a file on another machine and starts rsh.
+        call.opaque("opaque.remote", "tar.archive", word.span, word.prefix, call.mentions())
+        return
+    call.path(ROLES[role], word, "tar.archive", word.span, edit=False)

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a word to the paths it can name: lexical, against every directory the command can start in.
+
+What cannot be resolved keeps its literal pieces as fragments, in the order they stand, for those who look for evidence.
+`..` is collapsed in the target, and the target is marked (`dotdot`), since a symlink before it changes its meaning.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from sandboxd.globs import is_glob
+from sandboxd.model import Part, PartKind, Word, WordFlag
+from sandboxd.paths import has_dotdot, join, normalize, strip_proc_root
+
+# Operators whose operand can stand for the variable.
+_DEFAULTS = frozenset((":-", "-", ":=", "=", ":+", "+"))
+# More possible targets than this are one unresolved target.
+MAX_TARGETS = 32
+
+_PROC_CWD = re.compile(r"/proc/(?:self|thread-self)(?:/task/[^/]+)?/cwd(?=/|\Z)")
+_PROC_OTHER = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)(?=/|\Z)")
+_GLOB_CHARS = re.compile(r"([*?\[\]\\])")
+_GIT_DIR = re.compile(r"\s*git\s+(?:-\S+\s+)*rev-parse\s+(?:-\S+\s+)*--(?:(?:absolute-)?git-(?:common-)?dir\s*\Z|git-path\s)")
+_PWD = re.compile(r"\s*pwd(?:\s+-[LP])?\s*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a command runs. `cwds` are absolute; None = unknown. `known` are variables whose value is certain, `hints` literal
+    pieces that a variable may hold."""
+
+    cwds: tuple[str, ...] | None
+    home: str
+    known: tuple[tuple[str, str], ...] = ()
+    hints: tuple[tuple[str, tuple[str, ...]], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One path that a word can name. `path` None = unresolved."""
+
+    path: str | None
+    pattern: bool = False
+    dotdot: bool = False
+    fragments: tuple[str, ...] = ()
+
+
+UNKNOWN = Target(None)
+
+
+def escape(text: str) -> str:
+    """Literal text as it stands in a glob."""
+    return _GLOB_CHARS.sub(r"\\\1", text)
+
+
+def resolve(word: Word, place: Place) -> tuple[Target, ...]:
+    """All targets of the word; one unresolved target when they are not known."""
+    if word.values and not (WordFlag.SPLITS in word.flags and any(" " in v or is_glob(v) for v in word.values)):
+        if len(word.values) > MAX_TARGETS:
+            return (Target(None, fragments=word.values[:MAX_TARGETS]),)
+        return _unique(target for value in word.values for target in locate(value, place))
+    text = _pattern_text(word.parts, place)
+    if text is not None:
+        return locate(text, place, pattern=is_glob(text)) if is_glob(text) else locate(_unescape(text), place)
+    out = [Target(None, fragments=fragments(word, place))]
+    if any(part.default is not None for part in word.parts):
+        assumed = _pattern_text(tuple(_assume(part) for part in word.parts), place)
+        if assumed is not None:
+            out.extend(locate(_unescape(assumed), place))
+    return tuple(out)
+
+
+def locate(path: str, place: Place, pattern: bool = False) -> tuple[Target, ...]:
+    """The targets of literal text (a glob when `pattern`) as a path."""
+    if not path:
+        return (UNKNOWN,)
+    dotdot = has_dotdot(path)
+    if path.startswith("/"):
+        return (_special(normalize(path), pattern, dotdot, place),)
+    if place.cwds is None:
+        return (Target(None, fragments=(path,)),)
+    bases = (escape(base) for base in place.cwds) if pattern else place.cwds
+    return _unique(_special(join(base, path), pattern, dotdot, place) for base in bases)
+
+
+def _special(path: str, pattern: bool, dotdot: bool, place: Place) -> Target:
+    if path.startswith("/proc/"):
+        match = _PROC_CWD.match(path)
+        if match is not None:
+            if place.cwds is None or len(place.cwds) != 1:
+                return Target(None, fragments=(path[match.end() :],))
+            return Target(normalize(place.cwds[0] + path[match.end() :]), pattern, dotdot)
+        path = strip_proc_root(path)
+        match = _PROC_OTHER.match(path)
+        if match is not None:
+            return Target(None, fragments=(path[match.end() :],))
+    return Target(path, pattern, dotdot)
+
+
+def _unescape(text: str) -> str:
+    return re.sub(r"\\(.)", r"\1", text) if "\\" in text else text
+
+
+def _assume(part: Part) -> Part:
+    if part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
+        return Part(PartKind.LITERAL, part.default, part.quoted)
+    return part
+
+
+def _pattern_text(parts: tuple[Part, ...], place: Place) -> str | None:
+    """The word's text as a glob (literal characters escaped), or None when a piece of it is not known."""
+    out = []
+    for at, part in enumerate(parts):
+        if part.kind is PartKind.LITERAL:
+            out.append(escape(part.text))
+        elif part.kind is PartKind.GLOB:
+            out.append(part.text)
+        else:
+            known = _known(part, place) if at == 0 or part.kind is not PartKind.TILDE else None
+            if known is None:
+                return None
+            out.append(escape(known))
+    return "".join(out)
+
+
+def _known(part: Part, place: Place) -> str | None:
+    """The text of an expansion that can be told without running anything."""
+    if part.kind is PartKind.TILDE:
+        if part.text == "~":
+            return place.home
+        return _single(place) if part.text == "~+" else None
+    if part.kind is PartKind.VARIABLE and not part.op:
+        if part.text == "PWD":
+            return _single(place)
+        return next((value for name, value in place.known if name == part.text), None)
+    if part.kind is PartKind.SUBSTITUTION and _PWD.match(part.text):
+        return _single(place)
+    return None
+
+
+def _single(place: Place) -> str | None:
+    return place.cwds[0] if place.cwds is not None and len(place.cwds) == 1 else None
+
+
+def fragments(word: Word, place: Place) -> tuple[str, ...]:
+    """The literal pieces of a word, joined where they touch; defaults and hints stand for what expands."""
+    if word.values:
+        return word.values
+    out: list[str] = []
+    current = ""
+    extra: list[str] = []
+    for part in word.parts:
+        piece: str | None = None
+        if part.kind in (PartKind.LITERAL, PartKind.GLOB):
+            piece = part.text
+        elif part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
+            piece = part.default
+        elif part.kind is PartKind.SUBSTITUTION and _GIT_DIR.match(part.text):
+            piece = ".git"
+        else:
+            piece = _known(part, place)
+            for name, pieces in place.hints:
+                if part.kind is PartKind.VARIABLE and name in (part.text, "*"):
+                    extra.extend(pieces)
+        if piece is None:
+            if current:
+                out.append(current)
+            current = ""
+        else:
+            current += piece
+    if current:
+        out.append(current)
+    return tuple(dict.fromkeys((*out, *extra)))
+
+
+def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:
+    return tuple(dict.fromkeys(targets))
