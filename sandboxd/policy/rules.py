@@ -38,6 +38,7 @@ from sandboxd.policy.patterns import (
     path_hit,
     split_words,
 )
+from sandboxd.policy.suggestions import suggest as suggest
 
 # Which tools a rule's tool name speaks of, and which effects of a Bash command.
 _FAMILIES: dict[str, str] = {

@@ -24,7 +24,7 @@ SINKS = frozenset(
         *(f"/dev/fd/{number}" for number in range(10)),
     )
 )
-_BLOCK = re.compile(
+BLOCK_DEVICE = re.compile(
     r"/dev/(?:(?:[shv]d|xvd)[a-z]|nvme\d|mmcblk\d|dm-\d|md\d|loop\d|nbd\d|sr\d|disk/|mapper/.|zvol/|root$)"
     r"|/dev/(?:k?mem|port)$"
 )
@@ -169,7 +169,7 @@ class _Look:
                 text = f"it changes owner or permissions of {why} (`{target}`)"
                 self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
         if target.startswith(("/dev/", "/proc/", "/sys")):
-            if _BLOCK.match(target) or (effect.pattern and target.startswith("/dev/") and target not in SINKS):
+            if BLOCK_DEVICE.match(target) or (effect.pattern and target.startswith("/dev/") and target not in SINKS):
                 self.catastrophes.append(Finding("catastrophe.device", f"it writes to the device `{target}`", command, effect))
             elif any(is_within(target, kernel) for kernel in _KERNEL):
                 found = Finding("catastrophe.kernel", f"it writes kernel settings (`{target}`)", command, effect)

@@ -1,0 +1,195 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where a command reaches (2d), whether it only reads (2e), whether it only edits (2f)."""
+
+from __future__ import annotations
+
+from sandboxd.globs import is_glob, literal_prefix
+from sandboxd.model import AnalyzedCommand, Direction, Effect, EffectKind, Inputs, PathFact, Scope, Sensitivity
+from sandboxd.paths import expand_home, is_within, join
+from sandboxd.policy.safety import BLOCK_DEVICE, SINKS, Finding
+from sandboxd.policy.verdicts import Verdicts
+from sandboxd.sensitive import sensitivity
+
+SYSTEM_READS: tuple[str, ...] = ("/usr", "/bin", "/sbin", "/opt", "/etc", "/proc", "/sys", "/dev", "/var/log")
+_LIBRARIES = "/lib"  # /lib, /lib32, /lib64, /libx32
+
+_READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
+_CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
+
+
+def may_write(path: str, scope: Scope) -> bool:
+    """Whether an absolute path lies where a session may write without asking."""
+    return any(is_within(path, root) for root in (scope.workspace, *scope.additional, scope.tmp))
+
+
+def may_read(path: str, scope: Scope) -> bool:
+    """Whether an absolute path lies where a session may read without asking."""
+    if may_write(path, scope) or any(is_within(path, root) for root in (*SYSTEM_READS, *scope.readable)):
+        return BLOCK_DEVICE.match(path) is None
+    return path.startswith(_LIBRARIES) and path.split("/")[1].startswith("lib")
+
+
+def reaches(inputs: Inputs, verdicts: Verdicts) -> tuple[Finding, ...]:
+    """Everything that takes the command out of its scope, and that no rule allows by naming it."""
+    return _Reach(inputs, verdicts).run()
+
+
+class _Reach:
+    def __init__(self, inputs: Inputs, verdicts: Verdicts) -> None:
+        self.scope = inputs.scope
+        self.inputs = inputs
+        self.facts: dict[str, PathFact] = {fact.path: fact for fact in inputs.facts.paths}
+        self.named = frozenset(id(hit.effect) for hit in verdicts.allows if hit.effect is not None)
+        self.precise = frozenset(
+            id(hit.effect) for hit in verdicts.allows if hit.effect is not None and hit.compiled.rule.content is not None
+        )
+        self.out: list[Finding] = []
+
+    def run(self) -> tuple[Finding, ...]:
+        for command in self.inputs.analysis.commands:
+            self._directory(command)
+            for effect in command.effects:
+                if effect.kind is EffectKind.READ:
+                    self._read(command, effect)
+                elif effect.kind in _CHANGES:
+                    self._write(command, effect)
+                elif effect.kind is EffectKind.NETWORK and id(effect) not in self.named:
+                    host = effect.target or "a host that is not known"
+                    verb = "listens on" if effect.direction is Direction.LISTEN else "connects to"
+                    self._add("scope.network", f"it {verb} `{host}`, which no rule allows", command, effect)
+        return tuple({finding.message: finding for finding in reversed(self.out)}.values())[::-1]
+
+    def _add(self, code: str, message: str, command: AnalyzedCommand, effect: Effect | None = None, path: str = "") -> None:
+        self.out.append(Finding(code, message, command, effect, path))
+
+    def _directory(self, command: AnalyzedCommand) -> None:
+        """`cd` out of the workspace, seen where the next command starts or in the last word of the `cd` itself."""
+        scope = self.scope
+        cwd = self.inputs.analysis.cwd
+        for start in command.subcommand.cwds or ():
+            if start:
+                path = join(cwd, expand_home(start, scope.home))
+                if not may_write(path, scope):
+                    self._add("scope.directory", f"it changes to `{path}`, outside the workspace", command)
+        argv = command.bare or command.argv
+        if argv and argv[0] in ("cd", "pushd"):
+            operands = [word for word in argv[1:] if word is None or not word.startswith("-")]
+            if not operands:
+                path = scope.home if argv[0] == "cd" else cwd
+            elif operands[-1] is None:
+                return
+            else:
+                base = command.subcommand.cwds
+                start = base[0] if base else ""
+                path = join(join(cwd, expand_home(start, scope.home)), expand_home(operands[-1], scope.home))
+            if not may_write(path, scope):
+                self._add("scope.directory", f"it changes to `{path}`, outside the workspace", command)
+
+    def _settled(self, effect: Effect) -> tuple[str, ...] | None:
+        """The paths that must lie in scope: the target and what it really is; None when they cannot be told."""
+        if effect.target is None:
+            return None
+        if effect.pattern:
+            return (literal_prefix(effect.target),) if is_glob(effect.target) else (effect.target,)
+        fact = self.facts.get(effect.target)
+        if fact is None:
+            return None if effect.code == "path.dotdot" else (effect.target,)
+        return None if fact.real is None else (effect.target, fact.real)
+
+    def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
+        precise = id(effect) in self.precise
+        if effect.sensitivity is Sensitivity.SECRET and not precise:
+            shown = effect.target or "".join(effect.fragments) or effect.detail or "a credential"
+            self._add("scope.secret", f"it reads `{shown}`, which holds secrets", command, effect, effect.target or "")
+            return
+        if effect.sensitivity is Sensitivity.SECRET or (effect.target is None and effect.code.startswith("secret.")):
+            return
+        paths = self._settled(effect)
+        if paths is None:
+            if id(effect) not in self.named:
+                self._add("scope.read_unresolved", "what it reads is not known", command, effect)
+            return
+        for path in paths:
+            if path != effect.target and not precise and sensitivity(path, self.scope.home) is Sensitivity.SECRET:
+                text = f"it reads `{effect.target}`, which is `{path}` and holds secrets"
+                self._add("scope.secret", text, command, effect, path)
+                return
+        if id(effect) in self.named:
+            return
+        outside = next((path for path in paths if not may_read(path, self.scope)), None)
+        if outside is not None:
+            self._add("scope.read", f"it reads `{outside}`, outside the workspace", command, effect)
+
+    def _write(self, command: AnalyzedCommand, effect: Effect) -> None:
+        if (effect.target in SINKS and not effect.pattern) or id(effect) in self.named:
+            return
+        paths = self._settled(effect)
+        verb = "deletes" if effect.kind is EffectKind.DELETE else "writes to"
+        if paths is None:
+            self._add("scope.write_unresolved", f"what it {verb} is not known", command, effect)
+            return
+        outside = next((path for path in paths if not may_write(path, self.scope)), None)
+        if outside is not None:
+            self._add("scope.write", f"it {verb} `{outside}`, outside the workspace", command, effect, outside)
+
+
+def more_than_reads(inputs: Inputs) -> Finding | None:
+    """None when every effect is a read; else the first thing that is not.
+
+    The analysis derives `read_only` from the same effects; both must agree, and no program may come from a place that
+    the command could have written.
+    """
+    analysis = inputs.analysis
+    if analysis.unparsed is not None:
+        return Finding(analysis.unparsed.reason, "it could not be parsed")
+    for command in analysis.commands:
+        for effect in command.effects:
+            kind = effect.kind
+            if kind in _READS or (kind is EffectKind.WRITE and effect.target in SINKS):
+                continue
+            if kind is not EffectKind.NETWORK or effect.direction is not Direction.FETCH:
+                return Finding(effect.code or kind.value, "", command, effect)
+    if not analysis.read_only:
+        return Finding("not_read_only", "the analysis does not call it read-only")
+    return _untrusted(inputs)
+
+
+def _untrusted(inputs: Inputs) -> Finding | None:
+    mistrusted = inputs.facts.untrusted_programs
+    if not mistrusted:
+        return None
+    name = next((name for name in inputs.analysis.programs if name in mistrusted), None)
+    return None if name is None else Finding("untrusted_program", f"`{name}` is a program that the session can write")
+
+
+def is_read(effect: Effect) -> bool:
+    return effect.kind in _READS
+
+
+def is_edit(effect: Effect, scope: Scope) -> bool:
+    """Whether an effect is a plain edit of a resolved path where the session may write."""
+    if effect.kind not in _CHANGES or not effect.edit or effect.target is None:
+        return False
+    path = literal_prefix(effect.target) if effect.pattern else effect.target
+    return may_write(path, scope)
+
+
+def only_edits(inputs: Inputs) -> bool:
+    """Whether the command reads and edits files of the workspace, and nothing else."""
+    if inputs.analysis.unparsed is not None or _untrusted(inputs) is not None:
+        return False
+    edits = False
+    for command in inputs.analysis.commands:
+        for effect in command.effects:
+            if effect.kind in _CHANGES and effect.target in SINKS:
+                continue
+            if is_edit(effect, inputs.scope):
+                edits = True
+            elif not is_read(effect):
+                return False
+    return edits
+
+
+def in_tmp(effect: Effect, scope: Scope) -> bool:
+    """Whether an effect stays in the session's own temporary directory."""
+    return effect.target is not None and not effect.pattern and is_within(effect.target, scope.tmp)

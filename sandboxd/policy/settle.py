@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From what a step answered to a decision: an ALLOW gets its grants, an ASK the first eligible opinion or a DENY."""
+
+from __future__ import annotations
+
+from sandboxd.model import Behavior, Consultant, Decision, Grant, Needs, Opinion, TraceEntry
+from sandboxd.policy import explain, grants
+from sandboxd.policy.case import Answer, Case, Step
+from sandboxd.policy.suggestions import suggest
+
+ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
+CLASSIFIER_UNAVAILABLE = "CLASSIFIER_UNAVAILABLE"
+
+
+def settle(case: Case, step: Step, answer: Answer, trace: tuple[TraceEntry, ...]) -> Decision | Needs:
+    """`Needs` when the answer is an ASK that somebody may still settle."""
+    return _Settling(case, step, answer, trace).run()
+
+
+class _Settling:
+    """From a step's answer to the decision."""
+
+    def __init__(self, case: Case, step: Step, answer: Answer, trace: tuple[TraceEntry, ...]) -> None:
+        self.case = case
+        self.step = step
+        self.answer = answer
+        self.trace = trace
+
+    def run(self) -> Decision | Needs:
+        answer, case = self.answer, self.case
+        if answer.behavior is ALLOW:
+            return self._allow(answer.reason, _grants(case, self.step), answer.promise)
+        if answer.behavior is DENY:
+            return self._stop(DENY, answer.reason)
+        traits = case.traits
+        unattended = case.inputs.headless or traits.never_asks
+        classified = traits.classifies and (self.step.classified or answer.classifiable)
+        for opinion in case.inputs.opinions:
+            if opinion.who is Consultant.CLASSIFIER and classified:
+                if opinion.failed:
+                    return self._stop(DENY, CLASSIFIER_UNAVAILABLE, opinion=opinion)
+                if opinion.verdict is not ASK:
+                    return self._answered(opinion, "classifier.denied")
+                classified = False
+            elif opinion.who is Consultant.APPROVAL and not unattended:
+                return self._answered(opinion, "approval.expired" if opinion.failed else "approval.denied")
+        if not unattended:
+            who = (Consultant.APPROVAL, Consultant.CLASSIFIER) if classified else (Consultant.APPROVAL,)
+            return Needs(frozenset(who), self._stop(ASK, answer.reason))
+        if classified:
+            return Needs(frozenset((Consultant.CLASSIFIER,)), self._stop(DENY, CLASSIFIER_UNAVAILABLE))
+        why = "mode dontAsk never asks" if traits.never_asks else "nobody can be asked here"
+        return self._stop(DENY, answer.reason, why=why)
+
+    def _answered(self, opinion: Opinion, denied: str) -> Decision:
+        """An ASK that somebody answered. What only reads still runs under the promise."""
+        if opinion.failed or opinion.verdict is not ALLOW:
+            return self._stop(DENY, denied, opinion=opinion)
+        case = self.case
+        reading = case.reading is None
+        if opinion.who is Consultant.APPROVAL:
+            opened = grants.by_human(case.inputs, case.verdicts, case.reach, case.safety.touches, reading)
+            return self._allow("approval.allowed", opened, reading, opinion)
+        opened = grants.for_reading(case.inputs, case.verdicts) if reading else grants.by_step(case.inputs, case.verdicts)
+        return self._allow("classifier.allowed", opened, reading, opinion)
+
+    def _allow(self, reason: str, opened: tuple[Grant, ...], promise: bool, opinion: Opinion | None = None) -> Decision:
+        step, answer, case = self.step, self.answer, self.case
+        return Decision(
+            ALLOW,
+            step.id,
+            reason,
+            explain.allowed(case.inputs, step.id, answer.hits, opinion),
+            protected=case.protected,
+            promise=promise,
+            evidence=explain.evidence(case.inputs, answer.findings, answer.hits),
+            grants=opened,
+            trace=self.trace,
+        )
+
+    def _stop(self, behavior: Behavior, reason: str, *, opinion: Opinion | None = None, why: str = "") -> Decision:
+        """A DENY, or the ASK as it stands."""
+        step, answer, case = self.step, self.answer, self.case
+        inputs = case.inputs
+        suggestions: tuple[str, ...] = ()
+        if step.id == "3":
+            suggestions = suggest(inputs.analysis, case.uncovered())
+            flip = explain.flip_default(case.edits, suggestions, case.mode)
+        else:
+            flip = explain.flip(inputs, answer.reason, answer.findings, answer.hits)
+        if reason != answer.reason:
+            flip = explain.flip(inputs, reason, (), ())
+        parts = [explain.ground(inputs, answer.findings, answer.hits)]
+        if answer.reason == "mode.plan":
+            parts.append("plan mode only reads")
+        elif step.id == "3":
+            parts.append("no rule allows it")
+        if case.safety.touches and step.immune and grants.opaque(inputs):
+            parts.append("even approved, the protected path stays closed, since the line also runs code that cannot be read")
+        if opinion is not None:
+            parts.append(explain.said(opinion, "it was not approved"))
+        elif reason == CLASSIFIER_UNAVAILABLE:
+            parts.append("no classifier answers")
+        if why:
+            parts.append(why)
+        return Decision(
+            behavior,
+            step.id,
+            reason,
+            "; ".join(parts),
+            flip,
+            immune=step.immune and behavior is ASK,
+            protected=case.protected,
+            evidence=explain.evidence(inputs, answer.findings, answer.hits),
+            trace=self.trace,
+            suggestions=suggestions if behavior is ASK else (),
+        )
+
+
+def _grants(case: Case, step: Step) -> tuple[Grant, ...]:
+    if step.id == "2e":
+        return grants.for_reading(case.inputs, case.verdicts)
+    if step.id in ("2f", "2g"):
+        return grants.WORKSPACE_ONLY
+    return grants.by_step(case.inputs, case.verdicts)

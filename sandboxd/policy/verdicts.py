@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Which rules speak of a command, and which of them count: step 1c's half that is about rules.
+
+What a rule can speak of is a *unit*: the tool itself, one subcommand, one effect. `deny-overrides` takes every hit;
+`source-order` takes, for each unit, the hits of the highest source that has one, and policySettings denies besides.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sandboxd.model import AnalyzedCommand, Behavior, CommandKind, Effect, EffectKind, Inputs, Source, Strategy
+from sandboxd.policy.patterns import Place, argv_text
+from sandboxd.policy.rules import Compiled, RuleIndex, index_rules, tight_views
+from sandboxd.policy.sources import rank
+
+
+@dataclass(frozen=True, slots=True)
+class Hit:
+    """One rule that speaks of one unit. `maybe`: the program is not known, so it only may be the one the rule names."""
+
+    compiled: Compiled
+    command: AnalyzedCommand | None = None
+    effect: Effect | None = None
+    maybe: bool = False
+
+    @property
+    def behavior(self) -> Behavior:
+        return self.compiled.rule.behavior
+
+
+@dataclass(frozen=True, slots=True)
+class Verdicts:
+    """The hits that count. `covered` are the subcommands that allow rules cover, by identity; `exact`: a rule allows
+    this very text, byte by byte."""
+
+    tool_denies: tuple[Hit, ...] = ()
+    tool_asks: tuple[Hit, ...] = ()
+    tool_allows: tuple[Hit, ...] = ()
+    denies: tuple[Hit, ...] = ()
+    asks: tuple[Hit, ...] = ()
+    allows: tuple[Hit, ...] = ()
+    covered: frozenset[int] = frozenset()
+    exact: bool = False
+
+
+_NONE = Verdicts()
+
+
+def place_of(inputs: Inputs) -> Place:
+    return Place(inputs.analysis.cwd, inputs.scope.workspace, inputs.scope.home)
+
+
+def judge_rules(inputs: Inputs) -> Verdicts:
+    """All rules of `inputs` against its analysis."""
+    if not inputs.rules.rules:
+        return _NONE
+    return _Judge(inputs, index_rules(inputs.rules, place_of(inputs))).run()
+
+
+class _Judge:
+    def __init__(self, inputs: Inputs, index: RuleIndex) -> None:
+        self.inputs = inputs
+        self.index = index
+        self.by_source = inputs.rules.strategy is Strategy.SOURCE_ORDER
+        self.hits: list[Hit] = []
+        self.covered: set[int] = set()
+
+    def run(self) -> Verdicts:
+        inputs, index = self.inputs, self.index
+        analysis = inputs.analysis
+        tool = [Hit(one) for one in index.whole if one.tool(inputs.tool)]
+        exact = False
+        units = 0
+        if inputs.tool == "Bash":
+            exact = any(
+                one.rule.behavior is Behavior.ALLOW and one.rule.content == analysis.text.strip() for one in index.commands
+            )
+            if analysis.unparsed is not None:
+                self._unit(self._by_text(), tool)
+                units = 1
+            else:
+                for command in analysis.commands:
+                    if index.commands or tool:
+                        units += bool(command.argv)
+                        self._unit(self._by_words(command), tool if command.argv else [], command)
+        else:
+            self._unit([Hit(one) for one in index.texts if one.tool(inputs.tool) and one.text(analysis.text)], tool)
+            units = 1
+        if index.effects:
+            for command in analysis.commands:
+                for effect in command.effects:
+                    self._unit(self._by_effect(command, effect), [])
+        if not (self.by_source and units):
+            self.hits.extend(self._settled(tool))
+        return self._sorted(exact)
+
+    def _unit(self, hits: list[Hit], tool: list[Hit], command: AnalyzedCommand | None = None) -> None:
+        """Settle one unit. Under source-order the whole-tool rules compete with the unit's own."""
+        if self.by_source:
+            hits = self._settled([*hits, *tool])
+        elif tool and command is not None and any(hit.behavior is Behavior.ALLOW for hit in tool):
+            self.covered.add(id(command))
+        if command is not None and any(hit.behavior is Behavior.ALLOW for hit in hits):
+            self.covered.add(id(command))
+        self.hits.extend(hits)
+
+    def _settled(self, hits: list[Hit]) -> list[Hit]:
+        if not self.by_source or not hits:
+            return hits
+        best = min(rank(hit.compiled.rule.source) for hit in hits)
+        return [
+            hit
+            for hit in hits
+            if rank(hit.compiled.rule.source) == best
+            or (hit.compiled.rule.source is Source.POLICY and hit.behavior is Behavior.DENY)
+        ]
+
+    def _by_words(self, command: AnalyzedCommand) -> list[Hit]:
+        if not command.argv or not self.index.commands or command.subcommand.kind is CommandKind.WORDS:
+            return []
+        tight = tight_views(command)
+        loose = (argv_text(command.harmless or command.argv),)
+        written = argv_text(command.argv)
+        unknown = (command.bare or command.harmless or command.argv)[0] is None
+        out = []
+        for one in self.index.commands:
+            if one.tightens:
+                if one.command(tight, written):
+                    out.append(Hit(one, command))
+                elif unknown and one.rule.behavior is Behavior.DENY:
+                    out.append(Hit(one, command, maybe=True))
+            elif command.clean_env and one.command(loose, written):
+                out.append(Hit(one, command))
+        return out
+
+    def _by_effect(self, command: AnalyzedCommand, effect: Effect) -> list[Hit]:
+        real = None
+        if effect.target is not None and effect.kind is not EffectKind.NETWORK and not effect.pattern:
+            real = self.inputs.facts.real(effect.target)
+        return [Hit(one, command, effect) for one in self.index.effects if one.effect(effect, real)]
+
+    def _by_text(self) -> list[Hit]:
+        analysis = self.inputs.analysis
+        unparsed = analysis.unparsed
+        if unparsed is None:
+            return []
+        return [Hit(one) for one in self.index.commands if one.tightens and one.unparsed(analysis.text, unparsed)]
+
+    def _sorted(self, exact: bool) -> Verdicts:
+        tools: dict[Behavior, list[Hit]] = {behavior: [] for behavior in Behavior}
+        contents: dict[Behavior, list[Hit]] = {behavior: [] for behavior in Behavior}
+        seen: set[tuple[int, int, int]] = set()
+        for hit in self.hits:
+            key = (id(hit.compiled), id(hit.command), id(hit.effect))
+            if key in seen:
+                continue
+            seen.add(key)
+            whole = hit.effect is None and hit.compiled.rule.content is None
+            behavior = Behavior.ASK if hit.maybe else hit.behavior
+            (tools if whole else contents)[behavior].append(hit)
+        return Verdicts(
+            tuple(tools[Behavior.DENY]),
+            tuple(tools[Behavior.ASK]),
+            tuple(tools[Behavior.ALLOW]),
+            tuple(contents[Behavior.DENY]),
+            tuple(contents[Behavior.ASK]),
+            tuple(contents[Behavior.ALLOW]),
+            frozenset(self.covered),
+            exact,
+        )
