@@ -44,7 +44,7 @@ BEHAVIOR_NUMBER: dict[model.Behavior, Any] = {member: number for number, member 
 
 
 def seconds(value: Duration | Timestamp) -> float:
-    return value.seconds + value.nanos / 1e9
+    return value.ToNanoseconds() / 1e9
 
 
 def behavior(number: int) -> model.Behavior:
