@@ -6,6 +6,7 @@ Nothing here looks at the disk. `analyze` never raises: whatever goes wrong is a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -20,6 +21,7 @@ from sandboxd.model import (
     Analysis,
     AnalysisContext,
     AnalyzedCommand,
+    CommandKind,
     Direction,
     Effect,
     EffectKind,
@@ -70,6 +72,7 @@ class _Line:
         self.known: tuple[tuple[str, str], ...] = (("HOME", context.home),)
         self.levels: list[tuple[str, ...]] = []
         self.clean = True
+        self.counters: frozenset[str] = frozenset()
 
     def run(self) -> Analysis:
         script = parse(self.text)
@@ -99,6 +102,7 @@ class _Line:
         if any(assignment.name in ("HOME", "PWD") for command in script.subcommands for assignment in command.assignments):
             self.known = ()
         about = _hints(script, hints)
+        self.counters = _counters(script)
         feeds: dict[int, tuple[str, ...]] = {}
         for command in script.subcommands:
             place = Place(_places(command.cwds, bases, self.context.home), self.context.home, self.known, about)
@@ -117,7 +121,8 @@ class _Line:
         appended: bool = False,
     ) -> AnalyzedCommand:
         environment = self.tables.environment
-        context = Context(self.tables, environment, place, self.functions, feed, appended, span)
+        counts = command.kind is CommandKind.ARITHMETIC and _counter(command) in self.counters
+        context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span)
         found = infer(command, context)
         self.clean = self.clean and (found.clean_env or bool(command.assignments))
         effects = found.effects if not self.links else self._through_links(found.effects)
@@ -274,6 +279,32 @@ def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str
     if texts:
         out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
     return tuple(out)
+
+
+_COUNTING = re.compile(
+    r"\s*([A-Za-z_]\w*)\s*=\s*\d+\s*;\s*\1\s*[<>]=?\s*\d+\s*;\s*(?:\1\s*(?:\+\+|--|[-+]=\s*\d+)|(?:\+\+|--)\s*\1)\s*\Z"
+)
+
+
+def _counter(command: Subcommand) -> str | None:
+    """The variable of `for ((i=0; i<3; i++))` when the head is no more than that."""
+    word = command.argv[1] if len(command.argv) == 2 else None
+    match = _COUNTING.match(word.parts[0].text) if word is not None and len(word.parts) == 1 else None
+    return match[1] if match is not None else None
+
+
+def _counters(script: Script) -> frozenset[str]:
+    """Counters of counting loops that nothing else in the text can set: arithmetic on them evaluates numbers only."""
+    found = {name for command in script.subcommands if (name := _counter(command)) is not None}
+    for command in script.subcommands if found else ():
+        if command.kind is CommandKind.WORDS:
+            return frozenset()
+        found.difference_update(assignment.name for assignment in command.assignments)
+        texts = [word.value if word.value is not None else word.prefix for word in command.argv]
+        found.difference_update([name for name in found if any(name in text for text in texts[:1] + texts[2:])])
+        if command.kind is not CommandKind.ARITHMETIC:
+            found.difference_update([name for name in found if any(name in text for text in texts)])
+    return frozenset(found)
 
 
 def _reads(effect: Effect) -> bool:

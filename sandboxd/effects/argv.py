@@ -232,7 +232,12 @@ class _Reading:
     def _attached(self, word: Word) -> bool:
         """Take a known option whose *value* alone is unknown: `--format=$x`, `-n$x`."""
         prefix = word.prefix
-        if splits(word) or not prefix.startswith("-") or word.values:
+        if splits(word) or word.values:
+            return False
+        if prefix.startswith("+") and "+*" in self.parsed.level.options:
+            self._give(self.parsed.level.options["+*"], "+*", word, cut(word, 1))
+            return True
+        if not prefix.startswith("-"):
             return False
         name, equals, _ = prefix.partition("=")
         option = self._lookup(name) if equals else None
@@ -287,6 +292,9 @@ class _Reading:
                 self._give(option, name, word)
             else:
                 self._value(option, name, word)
+            return
+        if text[0] == "+" and "+*" in level.options:
+            self._give(level.options["+*"], "+*", word, cut(word, 1))
             return
         if text.startswith("--") or text[0] == "+" or self.table.words:
             self._problem("opaque.unlisted_option", word, name)

@@ -37,6 +37,8 @@ from sandboxd.paths import normalize
 
 # Where a command named by its path is the tool of that name.
 SYSTEM_BINS = frozenset(("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"))
+# Notes of the shell stage on what is understood here: exec and eval by their tables, a function by its own commands.
+_TOLD = frozenset(("shell.exec", "shell.eval", "shell.function_shadows"))
 _NET_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
@@ -56,6 +58,7 @@ class Context:
     functions: frozenset[str] = frozenset()
     feed: tuple[str, ...] = ()
     appended: bool = False  # words of unknown text follow the argv (xargs)
+    counts: bool = False  # arithmetic over a counter that nothing else sets
     span: Span | None = None  # where to point to, for commands inside a word
 
 
@@ -93,14 +96,19 @@ class _Inference:
     def run(self) -> Inferred:
         command = self.command
         for note in command.notes:
-            self._opaque(note.code, note.code, note.span, note.detail)
+            if self.context.counts and note.code == "shell.evaluates":
+                continue
+            told = note.code in _TOLD and command.kind is CommandKind.SIMPLE
+            if not told and not (note.code == "shell.ifs_changed" and _reads_line(command)):
+                self._opaque(note.code, note.code, note.span, note.detail)
         for assignment in command.assignments:
             self._assignment(assignment)
         for redirect in command.redirects:
             self._redirect(redirect)
-        for word in command.argv:
-            if word.flags:
-                self._flags(word)
+        if not self.context.counts:
+            for word in command.argv:
+                if word.flags:
+                    self._flags(word)
         if command.kind is CommandKind.SIMPLE and command.argv:
             self._simple(command.argv)
         elif command.kind is CommandKind.TEST:
@@ -134,7 +142,7 @@ class _Inference:
         name = assignment.name
         before = bool(self.command.argv)
         environment = self.context.environment
-        if before and name == "IFS" and self.command.argv[0].value in ("read", "mapfile", "readarray"):
+        if name == "IFS" and _reads_line(self.command):
             return
         if assignment.subscript is not None and not assignment.subscript.strip("\"'").isalnum():
             self._opaque("shell.evaluates", "env.subscript", assignment.span, name)
@@ -220,6 +228,11 @@ class _Inference:
         self.nested.extend(call.nested)
         self.links.extend(call.links)
         self.clean = self.clean and call.clean
+
+
+def _reads_line(command: Subcommand) -> bool:
+    """`IFS=… read`: the variable is back as it was when the next word is expanded."""
+    return bool(command.argv) and command.argv[0].value in ("read", "mapfile", "readarray")
 
 
 def _is_descriptor(word: Word) -> bool:

@@ -22,7 +22,7 @@ SHIPPED = os.path.join(os.path.dirname(__file__), "data")
 BUNDLES = ("builtins", "wrappers")
 # Files in the same folder that are no tool tables.
 _NO_TOOL = frozenset((*BUNDLES, "env"))
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*\Z|[\[:.]\Z")
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*\Z|(?:\[\[?|[:.])\Z")
 
 
 class _Alone:
@@ -66,22 +66,24 @@ class Tables:
 
     def names(self) -> tuple[str, ...]:
         """All tools known, sorted."""
-        names = set(self._bundle(SHIPPED))
+        names: set[str] = set()
         for folder in (SHIPPED, *self._folders):
             names.update(file[:-5] for file in os.listdir(folder) if file.endswith(".toml"))
-        return tuple(sorted(names - _NO_TOOL))
+        return tuple(sorted((names - _NO_TOOL) | set(self._bundle(SHIPPED))))
 
     def exit_ok(self, name: str) -> frozenset[int]:
         """The exit statuses of the tool that are results, not failures."""
         return frozenset((0,)).union(*(table.exit_ok for table in self.find(name)))
 
     def _load(self, name: str) -> Iterator[Table]:
-        if not _NAME.match(name) or name in _NO_TOOL:
+        if not _NAME.match(name):
             return
         for folder in (SHIPPED, *self._folders):
             path = os.path.join(folder, f"{name}.toml")
             table = self._bundle(folder).get(name) if folder == SHIPPED else None
             if table is None:
+                if name in _NO_TOOL:
+                    continue
                 try:
                     with open(path, encoding="utf-8") as file:
                         text = file.read()
