@@ -73,10 +73,10 @@ def shortfall(profile: Profile, enforcement: Enforcement) -> str:
 def host_facts(session: Session, request: PlanRequest | None = None) -> HostFacts:
     """Look at the host for one plan: what exists, where it really is. Blocking, some 200 microseconds.
 
-    Without a request only the session's own paths, the workspace and the secrets are known; everything that a profile,
-    a grant or the facts name then counts as absent.
+    Without a request only the session's own paths and the secrets are known, which is enough for a plan whose profile and
+    grants name no paths and whose facts hold no repository; `plan` refuses others.
     """
-    names = wanted(request) if request is not None else (session.workspace, *session.own, session.spill)
+    names = wanted(request) if request is not None else (session.workspace, *session.additional, *session.own, session.spill)
     paths = {name: found for name in names if name and (found := _look(name)) is not None}
     secrets = []
     for pattern in secret_masks(session.home):
@@ -87,6 +87,7 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
     profile = request.profile if request is not None else None
     repositories = request.facts.repositories if request is not None else ()
     return HostFacts(
+        looked=frozenset(names),
         paths=paths,
         secrets=tuple(secrets),
         sockets=_sockets() if profile is not None and profile.unix_allow else (),

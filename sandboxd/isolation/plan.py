@@ -45,11 +45,12 @@ class HostPath:
 class HostFacts:
     """What a plan may assume of this host, seen at one time by `backends.host_facts`.
 
-    `paths` answers `wanted(request)` (an absent key does not exist), `secrets` are the secret paths that exist,
-    `sockets` the pathname sockets somebody has bound, `git` what exists of the guarded names inside repositories,
-    `env` the values of the profile's `pass` names.
+    `looked` are the names of `wanted(request)` that were looked at, `paths` those of them that exist; `secrets` are the
+    secret paths that exist, `sockets` the pathname sockets somebody has bound, `git` what exists of the guarded names
+    inside the repositories, `env` the values of the profile's `pass` names.
     """
 
+    looked: frozenset[str] = frozenset()
     paths: Mapping[str, HostPath] = field(default_factory=dict)
     secrets: tuple[HostPath, ...] = ()
     sockets: tuple[str, ...] = ()
@@ -77,6 +78,7 @@ class Entry:
     access: Access
     why: str
     is_dir: bool = True
+    pin: bool = False  # a mount of its own even where it changes nothing, so that it cannot be renamed away
 
 
 def writable_root_problem(path: str, home: str, own: Iterable[str] = ()) -> str:
@@ -105,9 +107,8 @@ def wanted(request: PlanRequest) -> tuple[str, ...]:
     session, profile = request.session, request.profile
     named = (*profile.read, *profile.write, *profile.deny_read, *profile.deny_write, *profile.unix_allow)
     targets = [_target(grant, request) for grant in request.grants if grant.kind in _PATH_GRANTS]
-    guarded = (*request.facts.protected, *request.facts.hooks_paths, *request.facts.repositories)
     out = [place(path, session) for path in named]
-    out += [session.workspace, *session.additional, *session.own, *targets, *guarded]
+    out += [session.workspace, *session.additional, *session.own, *targets, *request.facts.repositories]
     out += [parents(path)[0] for path in targets if path != "/"]
     return tuple(dict.fromkeys((*out, session.spill) if session.spill else out))
 
@@ -118,12 +119,15 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
     Raises IsolationError, with the fix, when the decision lets it write where no root may be writable.
     """
     profile, session = request.profile, request.session
+    unseen = [path for path in wanted(request) if path not in host.looked]
+    if unseen:  # taking it for absent would drop what denies it
+        raise IsolationError(
+            f"the host was not looked at for `{unseen[0]}`", fix="make the facts by `host_facts(session, request)`"
+        )
     mounts = _Mounts()
     _base(mounts, request)
-    for entry in sorted(_entries(request, host), key=_order):
+    for entry in sorted(_guarded(_entries(request, host), request, host), key=_order):
         mounts.add(entry)
-    if not request.promise:
-        _guard(mounts, request, host)
     for path in host.resolver:
         mounts.append(Mount(MountKind.READ_ONLY, path, path, optional=True, why="name resolution"))
     scratch = SCRATCH if request.promise and _kept_tmp(request) else TMP
@@ -308,28 +312,49 @@ def _strictest(entries: list[Entry]) -> list[Entry]:
     for entry in entries:
         path = normalize(entry.path)
         known = best.get(path)
-        if known is None or entry.access > known.access:
+        if known is None or entry.access > known.access or (entry.access is known.access and entry.pin):
             best[path] = entry
     return list(best.values())
 
 
-def _guard(mounts: _Mounts, request: PlanRequest, host: HostFacts) -> None:
-    """The killswitch's second line: what is protected and exists is read-only, whatever the profile says."""
+def _guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> list[Entry]:
+    """The killswitch's second line: what is protected and exists is read-only, whatever the profile says.
+
+    A longer path does not open it again. The directories on the way to it are pinned: renaming one would put another
+    tree in the protected one's place.
+    """
+    if request.promise:
+        return entries
     facts = request.facts
     granted = [_target(grant, request) for grant in request.grants if grant.kind is GrantKind.PROTECTED]
-    opened, guarded = git_entries(request, host.git, granted)
-    for path in opened:
-        mounts.open(path, "git's own, for git alone")
-    rest = [
-        path
-        for path in (*facts.protected, *facts.hooks_paths)
-        if path not in opened and not any(is_within(path, target) or is_within(target, path) for target in granted)
-    ]
-    if request.git_porcelain:  # a checkout against read-only files would leave a wrong tree and say nothing
-        kept = {*facts.hooks_paths, *facts.repositories}
-        rest = [path for path in rest if path in kept or path.endswith("/.git") or any(is_within(path, r) for r in opened)]
-    for path in sorted({*rest, *guarded}, key=lambda each: (each.count("/"), each)):
-        mounts.protect(path)
+    opened, guards = git_entries(request, host.git, granted)
+    kept = {*facts.hooks_paths, *facts.repositories}
+    for path in (*facts.protected, *facts.hooks_paths):
+        if path in opened or any(is_within(path, target) or is_within(target, path) for target in granted):
+            continue
+        # A checkout against read-only files would leave a wrong tree and say nothing: porcelain may write what it tracks.
+        if request.git_porcelain and path not in kept and not path.endswith("/.git") and not _inside(path, opened):
+            continue
+        guards.append(path)
+    out = [entry for entry in entries if entry.access is not Access.WRITE or not _inside(entry.path, guards)]
+    out += [Entry(path, Access.WRITE, "git's own, for git alone", pin=True) for path in opened if not _inside(path, guards)]
+    out += [Entry(path, Access.DENY_WRITE, PROTECTED) for path in dict.fromkeys(guards)]
+    by_path = {entry.path: entry for entry in _strictest(out)}
+    for guard in dict.fromkeys(guards):
+        for above in parents(guard):
+            if above not in by_path and _writable_at(above, by_path):
+                by_path[above] = Entry(above, Access.WRITE, "pinned: something below is protected", pin=True)
+    return list(by_path.values())
+
+
+def _inside(path: str, roots: Iterable[str]) -> bool:
+    return any(is_within(path, root) for root in roots)
+
+
+def _writable_at(path: str, by_path: Mapping[str, Entry]) -> bool:
+    """Whether the nearest entry above `path` opens it for writing."""
+    found = next((by_path[above] for above in parents(path) if above in by_path), None)
+    return found is not None and found.access is Access.WRITE
 
 
 class _Mounts:
@@ -356,24 +381,10 @@ class _Mounts:
             return
         kind = MountKind.WRITABLE if entry.access is Access.WRITE else MountKind.READ_ONLY
         same_tree = below.source == below.target and below.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)
-        if same_tree and (below.kind is kind or entry.access is Access.READ):
+        if same_tree and (below.kind is kind or entry.access is Access.READ) and not entry.pin:
             return
         self._bridge(entry.path, below)
         self.append(Mount(kind, entry.path, entry.path, why=entry.why))
-
-    def open(self, path: str, why: str) -> None:
-        below = self.at(path)
-        if below.kind is MountKind.WRITABLE or below.source == below.target:
-            self.append(Mount(MountKind.WRITABLE, path, path, why=why))
-
-    def protect(self, path: str) -> None:
-        """Bind `path` read-only where it could be written, and pin the directories on the way, so none can be swapped."""
-        below = self.at(path)
-        if below.kind is not MountKind.WRITABLE or below.source != below.target:
-            return
-        for pin in reversed([each for each in parents(path) if is_within(each, below.target) and each != below.target]):
-            self.append(Mount(MountKind.WRITABLE, pin, pin, why="pinned: something below is protected"))
-        self.append(Mount(MountKind.READ_ONLY, path, path, why=PROTECTED))
 
     def _bridge(self, path: str, below: Mount) -> None:
         """Where `path` lies deeper in a session's /tmp: an own tmpfs for the directories on the way.

@@ -179,7 +179,7 @@ def reach(profile: Profile, path: str) -> view.Reach:
     session = Session("test", "/home/user/project", "/home/user", 1000, 1000, "/tmp/sandboxd/test")  # noqa: S108  no real path
     request = PlanRequest("true", session.workspace, profile, session, (Grant(GrantKind.WORKSPACE_WRITE),), False, Facts())
     everything = {name: HostPath(name, name, is_dir=True) for name in wanted(request)}
-    launch = plan(request, HostFacts(paths=everything))
+    launch = plan(request, HostFacts(looked=frozenset(everything), paths=everything))
     where = path.replace("$WORKSPACE", session.workspace, 1) if path.startswith("$WORKSPACE") else path
     return view.at(launch, normalize(expand_home(where, session.home))).reach
 
