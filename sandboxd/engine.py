@@ -348,22 +348,20 @@ class Engine:
         profile = self.profile(session.profile)
         backend = backends.choose(profile, self._probes)
         analysis = judged.analysis
-        launch = plan(
-            PlanRequest(
-                text=request.text,
-                cwd=analysis.cwd,
-                profile=profile,
-                session=dataclasses.replace(session.isolation, additional=session.additional),
-                grants=decision.grants,
-                promise=decision.promise,
-                facts=judged.facts,
-                git_reads=analysis.git.reads,
-                git_porcelain=analysis.git.porcelain,
-                git_names=analysis.git.names,
-                report_cwd=alone and analysis.changes_cwd,
-            ),
-            backends.host_facts(session.isolation),
+        asked = PlanRequest(
+            text=request.text,
+            cwd=analysis.cwd,
+            profile=profile,
+            session=dataclasses.replace(session.isolation, additional=session.additional),
+            grants=decision.grants,
+            promise=decision.promise,
+            facts=judged.facts,
+            git_reads=analysis.git.reads,
+            git_porcelain=analysis.git.porcelain,
+            git_names=analysis.git.names,
+            report_cwd=alone and analysis.changes_cwd,
         )
+        launch = plan(asked, backends.host_facts(session.isolation, asked))
         enforcement = backend.enforcement(launch)
         self.record.record_execution_started(execution.id, session.id, job.decision_id, profile.name, enforcement)
         job.started = True
