@@ -52,6 +52,8 @@ class Case:
         files its redirects write, nor secrets that no rule names."""
         if any(found.command is command and found.code == "scope.secret" for found in self.reach):
             return False
+        if id(command) in self.verdicts.wholly:
+            return True
         by_words = id(command) in self.verdicts.covered
         for effect in command.effects:
             if scope.is_read(effect) or (effect.kind in _CHANGES and effect.target in SINKS):

@@ -29,7 +29,7 @@ def name(analysis: Analysis, command: AnalyzedCommand | None) -> str:
     """A subcommand as it is shown to a person: its words, or its source text."""
     if command is None:
         text = analysis.text.strip()
-    elif command.argv:
+    elif command.via or (command.argv and None not in command.argv):
         text = " ".join("…" if word is None else word for word in command.argv)
     else:
         text = analysis.text[command.subcommand.span.start : command.subcommand.span.end]

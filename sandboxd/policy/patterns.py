@@ -8,6 +8,7 @@ word that is not known stands as one U+0001, which only `*` can match.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sandboxd.globs import is_glob, literal_prefix, path_overlaps
 from sandboxd.paths import is_within, normalize
@@ -204,14 +205,24 @@ def as_glob(path: str) -> str:
 
 def path_hit(globs: tuple[str, ...], target: str, *, pattern: bool, tree: bool) -> bool:
     """Whether a rule that tightens speaks of `target`: any path both can mean; `tree` adds everything below it."""
+    if not pattern and not tree:
+        glob = as_glob(target)
+        return any(is_within(target, _head(one)) and path_overlaps(one, glob) for one in globs)
     glob = target if pattern else as_glob(target)
     return any(path_overlaps(one, glob) or (tree and path_overlaps(one, f"{glob}/**")) for one in globs)
+
+
+@lru_cache(maxsize=1024)
+def _head(glob: str) -> str:
+    """The directory that everything matched by a path glob lies in: a quick no for most paths."""
+    return literal_prefix(glob)
 
 
 def path_covered(globs: tuple[str, ...], target: str, *, pattern: bool, tree: bool) -> bool:
     """Whether a rule that allows covers every path that `target` can mean."""
     if not pattern and not tree:
-        return any(path_overlaps(one, as_glob(target)) for one in globs)
+        glob = as_glob(target)
+        return any(is_within(target, _head(one)) and path_overlaps(one, glob) for one in globs)
     known = literal_prefix(target) if pattern else target
     return any(
         (one == target and not tree)

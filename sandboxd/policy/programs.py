@@ -323,6 +323,29 @@ def _git(argv: Argv) -> str | None:
     return None
 
 
+_IN_PLACE = re.compile(r"-[a-zA-Z]*i(?:\..*)?|--in-?place(?:=.*)?|-w|--write|--fix|--overwrite")
+_OUTPUT = re.compile(r"-o|--out(?:put|file)?(?:-file)?")
+_SEARCHERS = re.compile(r".*grep|ack|ag|rg|less|more|curl")
+
+
+def edits_in_place(argv: Argv) -> str | None:
+    """The protected operand of a program that no effect table knows, when an option says, as options are commonly
+    named, that it writes: `-i`, `--write`, `-o FILE`."""
+    name = program(argv)
+    words = _known(argv)
+    if name is None or _SEARCHERS.fullmatch(name):
+        return None
+    for at, word in enumerate(words):
+        option, _, value = word.partition("=")
+        if _OUTPUT.fullmatch(option):
+            value = value or (words[at + 1] if at + 1 < len(words) else "")
+            if value and _is_protected(value):
+                return value
+    if not any(map(_IN_PLACE.fullmatch, words)):
+        return None
+    return next((word for word in _operands(words) if _is_protected(word)), None)
+
+
 def _named(words: list[str]) -> list[str]:
     """Operands, and the values of long options."""
     return [

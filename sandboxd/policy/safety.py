@@ -75,7 +75,8 @@ class _Look:
         self.interactions: list[Finding] = []
         self.touches: list[Finding] = []
         self.settings: list[Finding] = []
-        self.links: dict[str, str] = {}  # same-line links: their name -> the protected name they lead to
+        # Links made on this line: name -> the protected name it leads to, and the command that made it.
+        self.links: dict[str, tuple[str, AnalyzedCommand]] = {}
 
     def run(self) -> Safety:
         inputs = self.inputs
@@ -132,6 +133,11 @@ class _Look:
             self.catastrophes.append(Finding("catastrophe.program", "it stops the machine", command, effect))
         elif effect.code == "system.privilege":
             self.interactions.append(Finding("interaction.privilege", "it runs with more privilege", command, effect))
+        elif effect.kind is EffectKind.OPAQUE:
+            word = programs.edits_in_place(command.bare or command.argv)
+            if word is not None:
+                text = f"it seems to edit `{word}`, which is protected"
+                self.touches.append(Finding("protected.in_place", text, command, effect))
 
     def _change(self, command: AnalyzedCommand, effect: Effect) -> None:
         if effect.target is None:
@@ -177,16 +183,34 @@ class _Look:
 
     def _touch(self, command: AnalyzedCommand, effect: Effect, target: str) -> None:
         name = self._protected(target, effect.pattern)
+        if name is not None and self._may_not_be(command, target):
+            return
         if name is None and effect.act is Act.EXTRACT:
             name = killswitch.covers_protected(target, self.scope.home)
         if name is None and effect.kind is EffectKind.DELETE and effect.recursive and not effect.pattern:
             name = killswitch.covers_protected(target, self.scope.home)
         if name is None and self.links:
-            name = next((self.links[link] for link in self.links if is_within(target, link)), None)
+            led = (name for link, (name, maker) in self.links.items() if maker is not command and is_within(target, link))
+            name = next(led, None)
         if name is not None:
             self._touched(command, effect, name, "" if effect.pattern else target)
         elif effect.act is Act.LINK:
             self._link(command, effect, target)
+
+    def _may_not_be(self, command: AnalyzedCommand, target: str) -> bool:
+        """Whether `target` is only what `cp a/.npmrc b` would write if `b` were a directory, and nothing says that it is."""
+        above, _, _ = target.rpartition("/")
+        if self._protected(above, False) is not None:
+            return False
+        if not any(effect.kind is EffectKind.WRITE and effect.target == above for effect in command.effects):
+            return False
+        fact = next((fact for fact in self.facts.paths if fact.path == above), None)
+        if fact is not None:
+            return not fact.is_dir
+        if is_within(self.scope.workspace, above) or is_within(self.scope.home, above) or above == self.inputs.analysis.cwd:
+            return False
+        named = above.rpartition("/")[2]
+        return not any(word is not None and word.rstrip("/").endswith(named) and word.endswith("/") for word in command.argv)
 
     def _protected(self, target: str, pattern: bool) -> str | None:
         """The protected name of a target: by the constants, by the repositories observed, by what is sandboxd's own."""
@@ -209,7 +233,7 @@ class _Look:
                 continue
             name = self._protected(source.target, source.pattern)
             if name is not None:
-                self.links[target] = name
+                self.links[target] = (name, command)
                 if not symbolic:
                     self._touched(command, effect, name, source.target)
 
@@ -223,7 +247,7 @@ class _Look:
         name = killswitch.protected_fragments(effect.fragments)
         if name is not None:
             self._touched(command, effect, name, "")
-        elif not self.inputs.enforcement_full:
+        elif not self.inputs.enforcement_full and not effect.code.startswith(_GIT_OWN):
             text = "what it writes to is not known, and the sandbox here does not guard all protected paths"
             self.touches.append(Finding("protected.unknown", text, command, effect))
         if effect.kind is EffectKind.DELETE and effect.recursive and effect.fragments:

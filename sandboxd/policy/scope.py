@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from sandboxd.globs import is_glob, literal_prefix
+from sandboxd.globs import literal_prefix
 from sandboxd.model import AnalyzedCommand, Direction, Effect, EffectKind, Inputs, PathFact, Scope, Sensitivity
 from sandboxd.paths import expand_home, is_within, join
 from sandboxd.policy.safety import BLOCK_DEVICE, SINKS, Finding
@@ -43,6 +43,8 @@ class _Reach:
         self.precise = frozenset(
             id(hit.effect) for hit in verdicts.allows if hit.effect is not None and hit.compiled.rule.content is not None
         )
+        # Where the sandbox is complete, a read of an unknown path is left to it: every box hides all secrets.
+        self.guarded = inputs.enforcement_full and not inputs.unsandboxed
         self.out: list[Finding] = []
 
     def run(self) -> tuple[Finding, ...]:
@@ -90,7 +92,7 @@ class _Reach:
         if effect.target is None:
             return None
         if effect.pattern:
-            return (literal_prefix(effect.target),) if is_glob(effect.target) else (effect.target,)
+            return (literal_prefix(effect.target),)
         fact = self.facts.get(effect.target)
         if fact is None:
             return None if effect.code == "path.dotdot" else (effect.target,)
@@ -98,17 +100,20 @@ class _Reach:
 
     def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
         precise = id(effect) in self.precise
-        if effect.sensitivity is Sensitivity.SECRET and not precise:
-            shown = effect.target or "".join(effect.fragments) or effect.detail or "a credential"
-            self._add("scope.secret", f"it reads `{shown}`, which holds secrets", command, effect, effect.target or "")
-            return
-        if effect.sensitivity is Sensitivity.SECRET or (effect.target is None and effect.code.startswith("secret.")):
+        if effect.sensitivity is Sensitivity.SECRET:
+            if not precise:
+                shown = effect.target or "".join(effect.fragments) or effect.detail or "a credential"
+                self._add("scope.secret", f"it reads `{shown}`, which holds secrets", command, effect, effect.target or "")
             return
         paths = self._settled(effect)
         if paths is None:
-            if id(effect) not in self.named:
+            if self.guarded:
+                paths = () if effect.target is None else (effect.target,)
+            elif id(effect) not in self.named:
                 self._add("scope.read_unresolved", "what it reads is not known", command, effect)
-            return
+                return
+            else:
+                return
         for path in paths:
             if path != effect.target and not precise and sensitivity(path, self.scope.home) is Sensitivity.SECRET:
                 text = f"it reads `{effect.target}`, which is `{path}` and holds secrets"
@@ -117,8 +122,8 @@ class _Reach:
         if id(effect) in self.named:
             return
         outside = next((path for path in paths if not may_read(path, self.scope)), None)
-        if outside is not None:
-            self._add("scope.read", f"it reads `{outside}`, outside the workspace", command, effect)
+        if outside is not None and (outside != "/" or effect.recursive or effect.pattern):
+            self._add("scope.read", f"it reads `{outside}`, outside the workspace", command, effect, outside)
 
     def _write(self, command: AnalyzedCommand, effect: Effect) -> None:
         if (effect.target in SINKS and not effect.pattern) or id(effect) in self.named:
@@ -126,6 +131,8 @@ class _Reach:
         paths = self._settled(effect)
         verb = "deletes" if effect.kind is EffectKind.DELETE else "writes to"
         if paths is None:
+            if effect.code.startswith("git."):
+                return  # git's own writes stay in its repository; step 3 asks for them
             self._add("scope.write_unresolved", f"what it {verb} is not known", command, effect)
             return
         outside = next((path for path in paths if not may_write(path, self.scope)), None)

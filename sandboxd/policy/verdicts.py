@@ -31,8 +31,8 @@ class Hit:
 
 @dataclass(frozen=True, slots=True)
 class Verdicts:
-    """The hits that count. `covered` are the subcommands that allow rules cover, by identity; `exact`: a rule allows
-    this very text, byte by byte."""
+    """The hits that count. `covered` are the subcommands whose words an allow rule covers, by identity, `wholly` those
+    that a whole-tool rule allows; `exact`: a rule allows this very text, byte by byte."""
 
     tool_denies: tuple[Hit, ...] = ()
     tool_asks: tuple[Hit, ...] = ()
@@ -41,6 +41,7 @@ class Verdicts:
     asks: tuple[Hit, ...] = ()
     allows: tuple[Hit, ...] = ()
     covered: frozenset[int] = frozenset()
+    wholly: frozenset[int] = frozenset()
     exact: bool = False
 
 
@@ -65,6 +66,7 @@ class _Judge:
         self.by_source = inputs.rules.strategy is Strategy.SOURCE_ORDER
         self.hits: list[Hit] = []
         self.covered: set[int] = set()
+        self.wholly: set[int] = set()
 
     def run(self) -> Verdicts:
         inputs, index = self.inputs, self.index
@@ -81,29 +83,31 @@ class _Judge:
                 units = 1
             else:
                 for command in analysis.commands:
-                    if index.commands or tool:
-                        units += bool(command.argv)
-                        self._unit(self._by_words(command), tool if command.argv else [], command)
+                    units += 1
+                    self._unit(self._by_words(command), tool, command)
         else:
             self._unit([Hit(one) for one in index.texts if one.tool(inputs.tool) and one.text(analysis.text)], tool)
             units = 1
         if index.effects:
             for command in analysis.commands:
                 for effect in command.effects:
-                    self._unit(self._by_effect(command, effect), [])
+                    self.hits.extend(self._settled(self._by_effect(command, effect)))
         if not (self.by_source and units):
             self.hits.extend(self._settled(tool))
         return self._sorted(exact)
 
     def _unit(self, hits: list[Hit], tool: list[Hit], command: AnalyzedCommand | None = None) -> None:
         """Settle one unit. Under source-order the whole-tool rules compete with the unit's own."""
-        if self.by_source:
-            hits = self._settled([*hits, *tool])
-        elif tool and command is not None and any(hit.behavior is Behavior.ALLOW for hit in tool):
-            self.covered.add(id(command))
-        if command is not None and any(hit.behavior is Behavior.ALLOW for hit in hits):
-            self.covered.add(id(command))
-        self.hits.extend(hits)
+        if not hits and not tool:
+            return
+        settled = self._settled([*hits, *tool])
+        if command is not None:
+            for hit in settled:
+                if hit.behavior is Behavior.ALLOW:
+                    self.covered.add(id(command))
+                    if hit.compiled.rule.content is None:
+                        self.wholly.add(id(command))
+        self.hits.extend(settled)
 
     def _settled(self, hits: list[Hit]) -> list[Hit]:
         if not self.by_source or not hits:
@@ -148,15 +152,17 @@ class _Judge:
         return [Hit(one) for one in self.index.commands if one.tightens and one.unparsed(analysis.text, unparsed)]
 
     def _sorted(self, exact: bool) -> Verdicts:
+        if not self.hits and not exact:
+            return _NONE
         tools: dict[Behavior, list[Hit]] = {behavior: [] for behavior in Behavior}
         contents: dict[Behavior, list[Hit]] = {behavior: [] for behavior in Behavior}
         seen: set[tuple[int, int, int]] = set()
         for hit in self.hits:
+            whole = hit.effect is None and hit.compiled.rule.content is None
             key = (id(hit.compiled), id(hit.command), id(hit.effect))
             if key in seen:
                 continue
             seen.add(key)
-            whole = hit.effect is None and hit.compiled.rule.content is None
             behavior = Behavior.ASK if hit.maybe else hit.behavior
             (tools if whole else contents)[behavior].append(hit)
         return Verdicts(
@@ -167,5 +173,6 @@ class _Judge:
             tuple(contents[Behavior.ASK]),
             tuple(contents[Behavior.ALLOW]),
             frozenset(self.covered),
+            frozenset(self.wholly),
             exact,
         )
