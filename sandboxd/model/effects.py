@@ -159,6 +159,8 @@ class Facts:
     `repositories` are the git directories found under the workspace (real git dir of worktrees included),
     `protected` the protected paths that exist there, `hooks_paths` the targets of core.hooksPath.
     `untrusted_programs` are command names that resolve into a writable tree. `fingerprint` changes with any of it.
+    `notes`: `scan_partial` (there may be more protected paths), `git_config_unreadable`, `git_armed` (a configured
+    program that no neutral value stops), `git_dir_not_agreed` (a `.git` that leads where nothing leads back).
     """
 
     observed: bool = False
@@ -169,6 +171,7 @@ class Facts:
     untrusted_programs: tuple[str, ...] = ()
     armed_git: tuple[tuple[str, str], ...] = ()  # (config key, neutral value) to disarm by name for git reads
     fingerprint: str = ""
+    notes: tuple[str, ...] = ()  # `code:place` of what could not be made sure of: scan_partial, git_armed …
 
     def real(self, path: str) -> str | None:
         """The observed real path of `path`, or None when it was not observed or not resolvable."""

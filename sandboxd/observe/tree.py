@@ -1,0 +1,160 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What is protected below a root: a walk bounded by a number of directories, nearest first, and kept fresh.
+
+A directory is read again when its inode change time moved: an entry cannot be added without moving it, and no program
+can set it (inode(7)). One that changed within SETTLE of being read is read again next time, since clock ticks are coarse.
+
+Symlinked directories are not entered, nor is a protected directory (it is protected as a whole), except for what is open
+below it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import threading
+import time
+from collections import OrderedDict, deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from sandboxd.killswitch import OPEN_BELOW, PROTECTED_DIRS, PROTECTED_FILES, protected
+
+MAX_DIRECTORIES = 5000  # a root
+MAX_FOUND = 300  # protected paths a root
+MAX_ROOTS = 64  # walks remembered
+SETTLE = 100_000_000  # nanoseconds
+# Walked after everything else: large, and made by tools from what lies elsewhere.
+LATE = frozenset(("node_modules", "target", "build", "dist", "vendor", "venv", ".venv", ".tox", "__pycache__", ".cache"))
+
+_NAMES = frozenset((*(name for name in (*PROTECTED_DIRS, *PROTECTED_FILES) if "/" not in name), "git~1"))
+_HEADS = frozenset(name.partition("/")[0] for name in PROTECTED_DIRS if "/" in name)
+_OPEN: dict[str, tuple[str, ...]] = {
+    head: tuple(name for name in OPEN_BELOW if name.startswith(f"{head}/"))
+    for head in {name.partition("/")[0] for name in OPEN_BELOW}
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """`protected` are existing protected paths, `gits` those of them that are named `.git`, nearest first.
+
+    `partial` when a bound was reached or a directory could not be read: there may be more.
+    """
+
+    protected: tuple[str, ...]
+    gits: tuple[str, ...]
+    partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """What one directory held: `below` are directories to enter, relative to it."""
+
+    identity: tuple[int, int, int]
+    settled: bool
+    below: tuple[str, ...]
+    found: tuple[str, ...]
+
+
+class Tree:
+    """The walk of one root. `depth` bounds how far down it goes, None = to the end."""
+
+    def __init__(self, root: str, depth: int | None = None) -> None:
+        self._root = root
+        self._depth = depth
+        self._listings: dict[str, _Listing] = {}
+        self._lock = threading.Lock()
+
+    def look(self) -> Seen:
+        """What is there now."""
+        with self._lock:
+            return self._look()
+
+    def _look(self) -> Seen:
+        fresh: dict[str, _Listing] = {}
+        found: list[str] = []
+        partial = False
+        for path in self._walk(fresh):
+            listing = self._listing(path)
+            if listing is None:
+                partial = True
+                continue
+            if len(fresh) >= MAX_DIRECTORIES or len(found) >= MAX_FOUND:
+                partial = True
+                break
+            fresh[path] = listing
+            found += [f"{path}/{name}" for name in listing.found]
+        self._listings = fresh
+        gits = tuple(path for path in found if path.endswith("/.git"))
+        return Seen(tuple(found), gits, partial)
+
+    def _walk(self, fresh: dict[str, _Listing]) -> Iterator[str]:
+        """Directories, nearest first; the large made ones at the end. What is below one is known once it is in `fresh`."""
+        soon = deque(((self._root, 0),))
+        late: deque[tuple[str, int]] = deque()
+        while soon or late:
+            path, depth = soon.popleft() if soon else late.popleft()
+            yield path
+            listing = fresh.get(path)
+            if listing is None or depth == self._depth:
+                continue
+            for name in listing.below:
+                queue = late if name in LATE else soon
+                queue.append((f"{path}/{name}", depth + 1))
+
+    def _listing(self, path: str) -> _Listing | None:
+        """The directory as it is now; None when it cannot be read. One that vanished, or is none, holds nothing."""
+        try:
+            status = os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return _Listing((0, 0, 0), False, (), ())
+        except OSError:
+            return None
+        identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
+        known = self._listings.get(path)
+        if known is not None and known.settled and known.identity == identity:
+            return known
+        if not stat.S_ISDIR(status.st_mode):
+            return _Listing(identity, False, (), ())
+        now = time.time_ns()
+        below: list[str] = []
+        found: list[str] = []
+        head = path.rpartition("/")[2]
+        chained = head.lower() in _HEADS
+        try:
+            with os.scandir(path) as entries:
+                for entry in entries:
+                    name = entry.name
+                    folded = name.lower()
+                    if folded in _NAMES or not name.isascii():
+                        guarded = protected(f"/{name}", "/") is not None
+                    else:
+                        guarded = chained and protected(f"/{head}/{name}", "/") is not None
+                    if guarded:
+                        found.append(name)
+                        below += [name + each[len(folded) :] for each in _OPEN.get(folded, ())]
+                    elif entry.is_dir(follow_symlinks=False):
+                        below.append(name)
+        except OSError:
+            return None
+        return _Listing(identity, now - status.st_ctime_ns > SETTLE, tuple(sorted(below)), tuple(sorted(found)))
+
+
+class Forest:
+    """The walks of the roots in use, the least recently used dropped."""
+
+    def __init__(self) -> None:
+        self._trees: OrderedDict[tuple[str, int | None], Tree] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def look(self, root: str, depth: int | None = None) -> Seen:
+        key = (root, depth)
+        with self._lock:
+            tree = self._trees.get(key)
+            if tree is None:
+                tree = self._trees[key] = Tree(root, depth)
+            self._trees.move_to_end(key)
+            if len(self._trees) > MAX_ROOTS:
+                self._trees.popitem(last=False)
+        return tree.look()
