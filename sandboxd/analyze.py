@@ -257,6 +257,7 @@ def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str
     place = Place(None, "")
     texts: list[str] = []
     readers: list[str] = []
+    lists: list[str] = []  # what loops run over; which variable they fill is not told
     for command in script.subcommands:
         for redirect in command.redirects:
             if redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING):
@@ -274,6 +275,10 @@ def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str
             out.append((command.argv[2].value or "*", (text, *pieces[1:])))
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+        if command.kind is CommandKind.WORDS:
+            lists.extend(word.value for word in command.argv if word.value)
+    if lists:
+        out.append(("*", tuple(lists)))
     if positional:
         out.extend((name, tuple(positional)) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
     if texts:

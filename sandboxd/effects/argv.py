@@ -51,7 +51,7 @@ class Parsed:
     problems: list[Problem] = field(default_factory=list)
     exact: bool = False
     names: set[str] = field(default_factory=set)  # every spelling of every option given
-    first_sub: int = 0  # how many operands were taken as subcommands
+    end: int | None = None  # how many operands stand before `--`
 
     def has(self, *names: str) -> bool:
         return any(name in self.names for name in names)
@@ -152,6 +152,7 @@ class _Reading:
                 if level.subs and not parsed.operands:
                     self._problem("opaque.unlisted_option", word, text)
                 self.ended = True
+                parsed.end = len(parsed.operands)
             elif text[0] == "-" or (text[0] == "+" and level.plus):
                 self._option(word, text)
             elif not (level.pairs and self._pair(word, text)) and self._operand(word, text):
@@ -182,7 +183,6 @@ class _Reading:
         if level.subs and not parsed.operands:
             sub = level.subs.get(text)
             if sub is not None and not self.ended:
-                parsed.first_sub += 1
                 self._enter(sub)
                 return parsed.exact
             if not level.operands:
@@ -245,7 +245,7 @@ class _Reading:
         if option is None and not prefix.startswith("--") and len(prefix) >= 2 and not self.table.words:
             option = self.parsed.level.options.get(prefix[:2])
             name, size = prefix[:2], 2
-        if option is None or option.arity is Arity.NONE:
+        if option is None or option.arity in (Arity.NONE, Arity.TWO):
             return False
         self._give(option, name, word, cut(word, size))
         return True
@@ -265,6 +265,10 @@ class _Reading:
 
     def _value(self, option: Option, name: str, word: Word) -> None:
         """The value of `option` is the next word."""
+        if option.arity is Arity.TWO and self.at < len(self.words):
+            if several(self.words[self.at]) and not self.parsed.level.inert:
+                self._problem("opaque.dynamic_option", self.words[self.at], name)
+            self.at += 1
         if self.at >= len(self.words):
             self._give(option, name, word)
             return
@@ -286,6 +290,8 @@ class _Reading:
                     self._problem("opaque.unlisted_option", word, text)
                 else:
                     self._give(option, name, word)
+            elif equals and option.arity is Arity.TWO:
+                self._problem("opaque.unlisted_option", word, text)
             elif equals:
                 self._give(option, name, word, cut(word, len(name) + 1))
             elif option.arity is Arity.OPTIONAL:

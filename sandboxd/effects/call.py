@@ -20,6 +20,7 @@ from sandboxd.sensitive import fragments_sensitivity, pattern_sensitivity, sensi
 HARMLESS_FILES = frozenset(
     ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/full")
 )
+_FETCHED = frozenset(("http", "https", "file"))
 _URL = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/@]*@)?(?P<host>\[[^\]]*\]|[^/:?#\[\]]+)(?P<port>:\d+)?(?P<end>[/?#:]|\Z)"
 )
@@ -136,6 +137,8 @@ class Call:
             direction = Direction.SEND
         for text in word.values or (word.prefix,):
             match = _URL.match(text)
+            if role.name == "url.fetch" and (match is None or (match["scheme"] or "").lower() not in _FETCHED):
+                direction = Direction.SEND  # without one of these schemes the program guesses, and may speak anything
             if match is not None and (match["scheme"] or "").lower() == "file":
                 self.named(ROLES["path.read"], text[7:] or "/", because, word.span)
                 continue
@@ -159,18 +162,36 @@ class Call:
     def code(self, word: Word, via: str, because: str, hints: tuple[str, ...] = ()) -> None:
         """Shell text in a word: nested when it is known, OPAQUE otherwise."""
         if word.value is None:
-            self.opaque("opaque.dynamic_code", because, word.span, via, (*fragments(word, self.place), *hints))
+            pieces = (*mentioned(fragments(word, self.place), code=True), *hints)
+            self.opaque("opaque.dynamic_code", because, word.span, via, pieces)
         else:
             self.nested.append(Nested(via, word.span, self.place.cwds, text=word.value, hints=hints))
 
-    def mentions(self) -> tuple[str, ...]:
-        """The literal pieces of all arguments and of standard input, evidence for what an opaque command touches."""
-        out: list[str] = []
-        for word in self.words[1:]:
-            out.extend(fragments(word, self.place))
-        return (*out, *self.feed)
+    def mentions(self, code: bool = False, without: Word | None = None) -> tuple[str, ...]:
+        """The literal pieces of all arguments and of standard input: evidence for what an opaque command touches.
+
+        Of `code`, the tokens count that can be paths; of other words the word itself and what follows a `=` in it.
+        """
+        pieces = [piece for word in self.words[1:] if word is not without for piece in fragments(word, self.place)]
+        return mentioned((*pieces, *self.feed), code)
 
 
+def mentioned(pieces: tuple[str, ...], code: bool = False) -> tuple[str, ...]:
+    out: list[str] = []
+    for piece in pieces:
+        if code:
+            out.extend(token for token in _CODE_TOKENS.split(piece) if token)
+        else:
+            out.append(piece)
+            name, equals, value = piece.partition("=")
+            if equals and value and "/" not in name:
+                out.append(value)
+    return tuple(dict.fromkeys(out[:MAX_MENTIONS]))
+
+
+# More tokens than this say nothing more.
+MAX_MENTIONS = 256
+_CODE_TOKENS = re.compile(r"[\s\"'`()<>|;,=:&{}\[\]]+")
 _OPENS = frozenset((None, *(role.act for role in ROLES.values() if role.name in ("path.write", "path.append", "path.edit"))))
 
 

@@ -108,6 +108,10 @@ def _parts(text: str, at: int) -> tuple[list[Part], int]:
             parts.append(Part(PartKind.VARIABLE, text[at + 1 : end], bool(quote)))
             at = end
             continue
+        elif text.startswith("$(", at) and quote != "'":
+            end = text.index(")", at)
+            parts.append(Part(PartKind.SUBSTITUTION, text[at + 2 : end], bool(quote)))
+            at = end
         elif text.startswith("${", at) and quote != "'":
             end = text.index("}", at)
             parts.append(Part(PartKind.VARIABLE, text[at + 2 : end], True))
@@ -135,8 +139,8 @@ def _word(parts: tuple[Part, ...], span: Span) -> Word:
             flags |= {WordFlag.GLOB, WordFlag.SPLITS}
         elif part.kind is PartKind.TILDE:
             flags.add(WordFlag.TILDE)
-        elif part.kind is PartKind.VARIABLE:
-            flags.add(WordFlag.VARIABLE)
+        elif part.kind in (PartKind.VARIABLE, PartKind.SUBSTITUTION):
+            flags.add(WordFlag.VARIABLE if part.kind is PartKind.VARIABLE else WordFlag.SUBSTITUTION)
             if not part.quoted:
                 flags.add(WordFlag.SPLITS)
     return Word(span, parts, (), frozenset(flags))

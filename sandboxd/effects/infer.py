@@ -12,7 +12,7 @@ from typing import Protocol
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import Given, several
-from sandboxd.effects.call import HARMLESS_FILES, Call, Nested, is_literal, path_effect
+from sandboxd.effects.call import HARMLESS_FILES, Call, Nested, is_literal, mentioned, path_effect
 from sandboxd.effects.environment import Environment
 from sandboxd.effects.languages.readers import READERS
 from sandboxd.effects.roles import ROLES, Role
@@ -202,7 +202,7 @@ class _Inference:
             if name in self.context.functions:
                 return
             pieces = tuple(piece for word in words for piece in fragments(word, self.place))
-            self._opaque("opaque.unlisted_tool", "command.unlisted", head.span, name, (*pieces[1:], *self.context.feed))
+            self._opaque("opaque.unlisted_tool", "command.unlisted", head.span, name, mentioned(pieces[1:]))
             self.effects.append(Effect(EffectKind.EXEC, "command.unlisted", head.span, name))
             self.program = name
             return
@@ -281,6 +281,9 @@ class _Filling:
         for operand, roles in operands:
             for role in roles:
                 self._role(role, operand, f"{level.id}.operand", operand.span)
+        if level.behind is not None and parsed.end is not None:
+            for word in parsed.operands[parsed.end :]:
+                self._role(level.behind, word, f"{level.id}.behind", word.span)
         if level.language:
             READERS[level.language](call)
         if self.sends:
@@ -341,7 +344,8 @@ class _Filling:
         elif role.name == "secret":
             call.effect(role, because, call.span, detail=standing.target or "", secret=True)
         elif role.kind is EffectKind.OPAQUE:
-            call.effect(role, because, call.span, detail=standing.target or "", pieces=call.mentions())
+            pieces = call.mentions(role.name in _CODE)
+            call.effect(role, because, call.span, detail=standing.target or "", pieces=pieces)
         else:
             call.effect(role, because, call.span, standing.target)
 
@@ -361,7 +365,7 @@ class _Filling:
         role = option.role
         if option.values is not None:
             value = given.value
-            if value is None or not value.values or not set(value.values) <= option.values:
+            if value is None or not value.values or not all(option.knows(text) for text in value.values):
                 role = option.otherwise
         if given.value is not None or role.name != "text":
             self._role(role, given.value, because, given.span)
@@ -404,7 +408,9 @@ class _Filling:
         elif name == "git.object":
             self._git_object(role, word, because, span)
         else:
-            pieces = call.mentions() if role.kind is EffectKind.OPAQUE else () if word is None else fragments(word, call.place)
+            pieces = () if word is None else fragments(word, call.place)
+            if role.kind is EffectKind.OPAQUE:
+                pieces = call.mentions(name in _CODE, word if name in _NAMES_CODE else None)
             call.effect(role, because, span, None if word is None else word.value, pieces=pieces)
 
     def _git_object(self, role: Role, word: Word | None, because: str, span: Span) -> None:
@@ -449,7 +455,7 @@ class _Filling:
         spread = role.name == "path.into_tree" and any(_is_contents(source) for source in sources)
         for target in targets:
             call.at(role if spread else plain, target, because, span)
-            if target.path is None:
+            if target.path is None or (word is not None and _looks_like_file(word) and not link):
                 continue
             for source in sources:
                 for name in _names(source, call.place):
@@ -538,6 +544,10 @@ class _Filling:
                     roles.append(spec[-1].role)
 
 
+# Opaque roles whose words are program text.
+_CODE = frozenset(("opaque.code", "opaque.script"))
+# Opaque roles whose own word names what is read, not what is touched.
+_NAMES_CODE = frozenset(("opaque.script", "opaque.config"))
 _SOURCES = frozenset(("path.read", "path.tree", "path.rename", "path.linked"))
 
 
@@ -559,6 +569,12 @@ def _is_contents(source: Word) -> bool:
     """`dir/.` and `dir/`: what is copied are the contents, not the directory."""
     text = source.value or ""
     return text in (".", "..") or text.endswith(("/.", "/..", "/"))
+
+
+def _looks_like_file(word: Word) -> bool:
+    """`notes.txt`: a destination with an extension is taken for the file itself, `dir`, `dir/` and `.x` are not."""
+    text = (word.value or "").rpartition("/")[2]
+    return "." in text.strip(".")
 
 
 def _is_pattern(name: str) -> bool:

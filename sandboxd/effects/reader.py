@@ -19,16 +19,16 @@ from sandboxd.model import EffectKind
 # fmt: off
 _LEVEL_KEYS = frozenset((
     "because", "operands", "options", "option", "use", "effects", "when", "sub",
-    "exact", "any", "raw", "edit", "inert", "language", "permute",
+    "exact", "any", "raw", "behind", "edit", "inert", "language", "permute",
 ))
 _TOOL_KEYS = _LEVEL_KEYS | frozenset((
     "same_as", "style", "abbreviations", "numeric", "bundle", "globals", "wrapper",
     "credentials", "exit_ok", "notes", "set", "example",
 ))
 # fmt: on
-_OPTION_KEYS = frozenset(("names", "role", "effects", "values", "otherwise", "because"))
+_OPTION_KEYS = frozenset(("names", "role", "effects", "values", "separator", "otherwise", "because"))
 _WHEN_KEYS = frozenset(("any", "all", "none", "count", "operands", "effects", "edit"))
-_SPEC = re.compile(r"(?P<names>[^=\[\]\s]+(?:\[no-\][^=\[\]\s]+)*)(?P<arity>=|\[=\])?\Z")
+_SPEC = re.compile(r"(?P<names>[^=\[\]\s]+(?:\[no-\][^=\[\]\s]+)*)(?P<arity>==?|\[=\])?\Z")
 _COUNT = re.compile(r"(\d+)(\+|-(\d+))?\Z")
 _OPTION_NAME = re.compile(r"--?[^\s=|]*\Z|\+[^\s=|]+\Z|[A-Za-z_]+\Z")
 
@@ -124,6 +124,7 @@ class _Reader:
             inert=self._flag(data, "inert"),
             permute=self._flag(data, "permute", parent.permute if parent else True),
             language=self._text(data, "language"),
+            behind=self._role(self._text(data, "behind"), ident) if "behind" in data else None,
             plus=any(name.startswith("+") for name in options),
             pairs=any(name[0] not in "+-" for name in options),
         )
@@ -194,6 +195,7 @@ class _Reader:
             more: dict[str, Any] = {"because": self._text(block, "because"), "effects": self._standing(block, names)}
             if "values" in block:
                 more["values"] = frozenset(self._text(block, "values").split())
+                more["separator"] = self._text(block, "separator")
             if "otherwise" in block:
                 more["otherwise"] = self._role(self._text(block, "otherwise"), names)
             yield self._option(names, self._role(block.get("role", "text"), names), **more)

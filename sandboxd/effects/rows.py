@@ -15,6 +15,7 @@ class Arity(Enum):
     NONE = ""
     REQUIRED = "="
     OPTIONAL = "[=]"
+    TWO = "=="  # two words follow; the second is the value
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,11 +34,18 @@ class Option:
     because: str = ""
     effects: tuple[Standing, ...] = ()
     values: frozenset[str] | None = None  # harmless values; any other has the role `otherwise`
+    separator: str = ""  # the value is a list, each item of which must be in `values`
     otherwise: Role = ROLES["opaque.unlisted_value"]
 
     @property
     def dangerous(self) -> bool:
-        return self.role.dangerous or bool(self.effects) or self.values is not None
+        return self.role.dangerous or bool(self.effects) or (self.values is not None and self.otherwise.dangerous)
+
+    def knows(self, value: str) -> bool:
+        """Whether the value is among the harmless ones."""
+        assert self.values is not None
+        items = value.split(self.separator) if self.separator else (value,)
+        return self.values.issuperset(items)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +86,7 @@ class Level:
     inert: bool = False
     permute: bool = True
     language: str = ""
+    behind: Role | None = None  # what operands behind `--` are besides
     plus: bool = False  # whether options that begin with `+` exist
     pairs: bool = False  # whether key=value operands exist
 

@@ -153,27 +153,30 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
     current = ""
     extra: list[str] = []
     for part in word.parts:
-        piece: str | None = None
-        if part.kind in (PartKind.LITERAL, PartKind.GLOB):
-            piece = part.text
-        elif part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
-            piece = part.default
-        elif part.kind is PartKind.SUBSTITUTION and _GIT_DIR.match(part.text):
-            piece = ".git"
-        else:
-            piece = _known(part, place)
-            for name, pieces in place.hints:
-                if part.kind is PartKind.VARIABLE and name in (part.text, "*"):
-                    extra.extend(pieces)
-        if piece is None:
-            if current:
-                out.append(current)
-            current = ""
-        else:
+        piece = _piece(part, place)
+        if piece is not None:
             current += piece
+            continue
+        for name, pieces in place.hints:
+            if part.kind is PartKind.VARIABLE and name in (part.text, "*"):
+                extra.extend(current + hint for hint in pieces)
+        if current:
+            out.append(current)
+        current = ""
     if current:
         out.append(current)
     return tuple(dict.fromkeys((*out, *extra)))
+
+
+def _piece(part: Part, place: Place) -> str | None:
+    """The text that a part may well have, for evidence."""
+    if part.kind in (PartKind.LITERAL, PartKind.GLOB):
+        return part.text
+    if part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
+        return part.default
+    if part.kind is PartKind.SUBSTITUTION and _GIT_DIR.match(part.text):
+        return ".git"
+    return _known(part, place)
 
 
 def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:

@@ -113,6 +113,8 @@ def read(call: Call) -> None:
         programs.append(operands.pop(0))
     for word in operands:
         _operand(call, word)
+    if call.appended:
+        call.path(ROLES["path.read"], None, "awk.operand", call.span)
     if from_file:
         return
     for program in programs:

@@ -29,8 +29,8 @@ def read(call: Call) -> None:
     role = ROLES["path.edit"] if in_place else ROLES["path.read"]
     for word in operands:
         call.path(role, word, f"sed.{'in_place' if in_place else 'operand'}", word.span, edit=in_place)
-    if in_place and call.appended:
-        call.path(role, None, "sed.in_place", call.span)
+    if call.appended:
+        call.path(role, None, "sed.operand", call.span, edit=False)
     for given in parsed.given:
         if given.name_in(("-i",)) and given.value is not None and given.value.value is None:
             call.path(ROLES["path.write"], None, "sed.suffix", given.span)
@@ -40,12 +40,12 @@ def read(call: Call) -> None:
     joined = "\n".join(text for text in texts if text is not None)
     if None in texts:
         unknown = next(script for script in scripts if script.value is None)
-        call.opaque("opaque.dynamic_code", "sed.script", unknown.span, "sed", call.mentions())
+        call.opaque("opaque.dynamic_code", "sed.script", unknown.span, "sed", call.mentions(True))
         return
     try:
         found = actions(joined, brackets=True)
     except NotSed as error:
-        call.opaque("opaque.code", "sed.script", scripts[0].span, str(error), call.mentions())
+        call.opaque("opaque.code", "sed.script", scripts[0].span, str(error), call.mentions(True))
         return
     try:
         found = (*found, *(action for action in actions(joined, brackets=False) if action not in found))
@@ -65,7 +65,7 @@ def _act(call: Call, word: Word, name: str, argument: str, in_place: bool) -> No
     elif argument:
         call.code(literal(argument, word.span), "sed e", "sed.e")
     else:
-        call.opaque("opaque.code", "sed.e", word.span, "runs the pattern space as a command", call.mentions())
+        call.opaque("opaque.code", "sed.e", word.span, "runs the pattern space as a command", call.mentions(True))
 
 
 def actions(script: str, brackets: bool) -> tuple[tuple[str, str], ...]:

@@ -19,6 +19,6 @@ def read(call: Call) -> None:
         call.code(operands[0], f"{call.name} -c", f"{call.id}.-c", (*hints, *call.feed))
         return
     if operands and not parsed.has("-s"):
-        call.opaque("opaque.script", f"{call.id}.script", operands[0].span, operands[0].prefix, call.mentions())
+        call.opaque("opaque.script", f"{call.id}.script", operands[0].span, operands[0].prefix, call.mentions(True, operands[0]))
         return
-    call.opaque("opaque.script", f"{call.id}.stdin", call.span, "runs what it reads", call.mentions())
+    call.opaque("opaque.script", f"{call.id}.stdin", call.span, "runs what it reads", call.mentions(True))

@@ -50,9 +50,9 @@ def read(call: Call) -> None:
     """Operands and options with the role `program` hold SQL; infer hands them over in `call.programs`."""
     for word in call.programs:
         if word.value is None:
-            call.opaque("opaque.dynamic_code", f"{call.id}.sql", word.span, "SQL", call.mentions())
+            call.opaque("opaque.dynamic_code", f"{call.id}.sql", word.span, "SQL", call.mentions(True))
         elif not reads_only(word.value):
-            call.opaque("opaque.code", f"{call.id}.sql", word.span, "SQL that is not known to only read", call.mentions())
+            call.opaque("opaque.code", f"{call.id}.sql", word.span, "SQL that is not known to only read", call.mentions(True))
 
 
 def reads_only(text: str) -> bool:
