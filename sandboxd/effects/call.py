@@ -172,7 +172,8 @@ class Call:
 
         Of `code`, the tokens count that can be paths; of other words the word itself and what follows a `=` in it.
         """
-        pieces = [piece for word in self.words[1:] if word is not without for piece in fragments(word, self.place)]
+        skipped = None if without is None else without.span
+        pieces = [piece for word in self.words[1:] if word.span != skipped for piece in fragments(word, self.place)]
         return mentioned((*pieces, *self.feed), code)
 
 

@@ -18,6 +18,7 @@ from sandboxd.effects.languages.readers import READERS
 from sandboxd.effects.roles import ROLES, Role
 from sandboxd.effects.rows import Level, Operand, Standing, Table, When
 from sandboxd.effects.targets import Place, Target, fragments, resolve
+from sandboxd.errors import TableError
 from sandboxd.model import (
     Assignment,
     CommandKind,
@@ -123,6 +124,9 @@ class _Inference:
     def _opaque(self, code: str, because: str, span: Span, detail: str = "", pieces: tuple[str, ...] = ()) -> None:
         self.effects.append(Effect(EffectKind.OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
 
+    def _pieces(self, words: tuple[Word, ...]) -> tuple[str, ...]:
+        return mentioned(tuple(piece for word in words for piece in fragments(word, self.place)))
+
     def _flags(self, word: Word) -> None:
         """What an expansion does by itself, wherever the word stands."""
         if WordFlag.EVALUATES in word.flags:
@@ -181,14 +185,12 @@ class _Inference:
         head = words[0]
         name = head.value
         if name is None or several(head):
-            pieces = tuple(piece for word in words for piece in fragments(word, self.place))
-            self._opaque("opaque.dynamic_command", "command.dynamic", head.span, head.prefix, pieces)
+            self._opaque("opaque.dynamic_command", "command.dynamic", head.span, head.prefix, self._pieces(words))
             return
         if "/" in name:
             folder, _, base = name.rpartition("/")
             if folder not in SYSTEM_BINS or normalize(name) != name:
-                pieces = tuple(piece for word in words for piece in fragments(word, self.place))
-                self._opaque("opaque.program_path", "command.path", head.span, name, pieces)
+                self._opaque("opaque.program_path", "command.path", head.span, name, self._pieces(words))
                 self.effects.append(Effect(EffectKind.EXEC, "command.path", head.span, name))
                 self.program = name
                 return
@@ -196,13 +198,16 @@ class _Inference:
         self._tool(name, words)
 
     def _tool(self, name: str, words: tuple[Word, ...]) -> None:
-        tables = self.context.tables.find(name)
         head = words[0]
+        try:
+            tables = self.context.tables.find(name)
+        except TableError as error:
+            self._opaque("opaque.table_error", "command.table", head.span, str(error), self._pieces(words))
+            return
         if not tables:
             if name in self.context.functions:
                 return
-            pieces = tuple(piece for word in words for piece in fragments(word, self.place))
-            self._opaque("opaque.unlisted_tool", "command.unlisted", head.span, name, mentioned(pieces[1:]))
+            self._opaque("opaque.unlisted_tool", "command.unlisted", head.span, name, self._pieces(words[1:]))
             self.effects.append(Effect(EffectKind.EXEC, "command.unlisted", head.span, name))
             self.program = name
             return
