@@ -37,7 +37,7 @@ class SessionSpec:
 
     workspace: str = ""
     cwd: str | None = None
-    mode: Mode = Mode.DEFAULT
+    mode: Mode | None = None  # None = what the user's or organisation's settings say, else `default`
     profile: str = ""
     headless: bool = False
     allow: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ class SessionState:
         self.spec = spec
         self.owner_role = role
         self.isolation = isolation
-        self.mode = spec.mode
+        self.mode = spec.mode or Mode.DEFAULT
         self.headless = spec.headless
         self.profile = spec.profile
         self.cwd = os.path.realpath(spec.cwd) if spec.cwd else isolation.workspace
@@ -68,6 +68,8 @@ class SessionState:
         self.rule_errors: tuple[str, ...] = ()
         self.ignored: tuple[str, ...] = ()  # what rule files say and we do not understand
         self.file_additional: tuple[str, ...] = ()  # additional directories from trusted rule files
+        self.default_mode: Mode | None = None  # from trusted rule files
+        self.forbid_bypass = False  # a rule file switches bypassPermissions off
         self._signature: object = None
 
     @property
@@ -109,12 +111,16 @@ class SessionState:
         merged = sources.merge(tuple(files), config.policy.strategy)
         self.rules = RuleSet((*self.cli_rules, *self.session_rules, *merged.rules), merged.strategy, merged.inert)
         self.ignored = tuple(item for file in files for item in file.ignored)
+        trusted = [file for text, file in zip(texts, files, strict=True) if not text.place.workspace]
         self.file_additional = tuple(
             join(self.workspace, expand_home(path, self.isolation.home))
-            for text, file in zip(texts, files, strict=True)
-            if not text.place.workspace
+            for file in trusted
             for path in file.additional_directories
         )
+        self.default_mode = next((file.default_mode for file in trusted if file.default_mode is not None), None)
+        self.forbid_bypass = any(file.forbid_bypass for file in files)
+        if self.forbid_bypass and self.mode is Mode.BYPASS:
+            self.mode = Mode.DEFAULT
         self.rule_errors = ()
         self._signature = signature
         digest = hashlib.sha256(repr((self.rules, config.policy, self.additional)).encode())
@@ -170,6 +176,10 @@ class Sessions:
                 for text in texts
             )
             state.refresh_rules(self.config, self._dirs)
+            wished = state.default_mode
+            if spec.mode is None and wished is not None and (role is Role.ADMIN or wished in self.config.sessions.max_mode):
+                state.mode = wished
+            _check_bypass(state, spec.mode or state.mode)
         except BaseException:
             _remove_tree(tmp)
             raise
@@ -202,6 +212,7 @@ class Sessions:
         if mode is not None and mode is not state.mode:
             if role is Role.AGENT and mode not in self.config.sessions.max_mode:
                 raise Forbidden(f"mode `{mode.value}` needs the admin socket", field="mode", fix="let a human set it")
+            _check_bypass(state, mode)
             state.mode = mode
         if cwd is not None:
             target = join(state.cwd, cwd)
@@ -232,7 +243,7 @@ class Sessions:
             raise Forbidden(
                 f"workspace `{workspace}` is outside the configured roots", field="workspace", fix="add it to `sessions.roots`"
             )
-        if spec.mode not in limits.max_mode:
+        if spec.mode is not None and spec.mode not in limits.max_mode:
             allowed = ", ".join(mode.value for mode in limits.max_mode)
             raise Forbidden(f"mode `{spec.mode.value}` needs the admin socket", field="mode", fix=f"use one of {allowed}")
         if spec.allow or spec.additional:
@@ -270,6 +281,11 @@ class Sessions:
         if uid != os.getuid():
             os.chown(path, uid, gid)
         return path
+
+
+def _check_bypass(state: SessionState, mode: Mode) -> None:
+    if mode is Mode.BYPASS and state.forbid_bypass:
+        raise Forbidden("a settings file switches bypassPermissions off", field="mode", fix="use another mode")
 
 
 def _workspace(spec: SessionSpec) -> str:

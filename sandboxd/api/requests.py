@@ -58,7 +58,7 @@ def session_spec(message: session_pb2.SessionServiceCreateRequest) -> SessionSpe
     return SessionSpec(
         workspace=message.workspace,
         cwd=message.cwd or None,
-        mode=mode(message.mode) or model.Mode.DEFAULT,
+        mode=mode(message.mode),
         profile=message.profile,
         headless=message.headless,
         allow=tuple(message.allow),

@@ -12,8 +12,7 @@ from sandboxd.errors import Exhausted, Forbidden, NotFound, RequestError, Unavai
 from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, Queued, Request, Started
 from sandboxd.run.execution import Execution
 from sandboxd.sessions import Role, SessionSpec, SessionState
-
-from .conftest import House, finish
+from tests.engine.conftest import House, finish
 
 pytestmark = pytest.mark.needs("bwrap", "userns")
 
@@ -48,7 +47,7 @@ async def test_a_writer_is_denied_headless_and_nothing_is_written(house: House) 
     assert not (house.workspace / "out.txt").exists()
     assert not any(isinstance(event, Started) for event in events)
     (row,) = house.engine.record.decisions()
-    assert row.behavior == "deny"
+    assert row.decision.behavior is Behavior.DENY
 
 
 @pytest.mark.parametrize(
@@ -282,3 +281,19 @@ async def test_a_malformed_rule_file_keeps_the_last_good_rules(house: House) -> 
     assert any("settings.toml:2" in error for error in house.engine.status().errors)
     with pytest.raises(Exception, match=r"settings\.toml:2"):
         house.session()
+
+
+async def test_settings_choose_the_mode_and_may_switch_bypass_off(house: House) -> None:
+    """A session without a mode takes the user's default; a file that forbids bypassPermissions is obeyed, also later."""
+    engine = house.engine
+    Path(engine.dirs.user_rules).write_text('[permissions]\ndefault_mode = "plan"\n')
+    assert engine.sessions.create(SessionSpec(workspace=str(house.workspace)), Role.ADMIN).mode is Mode.PLAN
+    bypass = house.session(Mode.BYPASS)
+    folder = house.workspace / ".claude"
+    folder.mkdir()
+    (folder / "settings.json").write_text('{"permissions": {"disableBypassPermissionsMode": "disable"}}')
+    with pytest.raises(Forbidden):
+        house.session(Mode.BYPASS)
+    assert (await house.run("touch x", bypass))[0].end is EndKind.DENIED
+    with pytest.raises(Forbidden):
+        engine.sessions.update(bypass, Role.ADMIN, mode=Mode.BYPASS)
