@@ -5,7 +5,28 @@ To add one: a module here with `read(call: Call) -> None` (see effects/infer.py 
 line in docs/tables.md, and `language = "…"` in the tables of its tools.
 """
 
-LANGUAGES = frozenset(("awk", "find", "jq", "sed", "tar", "test", "xargs", "curl", "sql", "shell", "env", "printf", "builtin"))
+LANGUAGES = frozenset(
+    (
+        "awk",
+        "find",
+        "jq",
+        "sed",
+        "tar",
+        "test",
+        "xargs",
+        "curl",
+        "sql",
+        "shell",
+        "env",
+        "printf",
+        "builtin",
+        "assign",
+        "ps",
+        "remote",
+        "response",
+        "yq",
+    )
+)
 
 
 def names(text: str) -> frozenset[str]:

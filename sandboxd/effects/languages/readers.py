@@ -6,9 +6,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sandboxd.effects.call import Call
-from sandboxd.effects.languages import awk, builtins, curl, env, find, jq, printf, sed, shell, sql, tar, test, xargs
+from sandboxd.effects.languages import awk, builtins, curl, env, find, jq, operands, printf, ps, sed, shell, sql, tar, test, xargs
 
 READERS: Mapping[str, Callable[[Call], None]] = {
+    "assign": operands.assign,
     "awk": awk.read,
     "builtin": builtins.read,
     "curl": curl.read,
@@ -16,10 +17,14 @@ READERS: Mapping[str, Callable[[Call], None]] = {
     "find": find.read,
     "jq": jq.read,
     "printf": printf.read,
+    "ps": ps.read,
+    "remote": operands.remote,
+    "response": operands.response,
     "sed": sed.read,
     "shell": shell.read,
     "sql": sql.read,
     "tar": tar.read,
     "test": test.read,
     "xargs": xargs.read,
+    "yq": operands.yq,
 }

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Operands whose form decides what they are: `name=value` sets, `host:path` is on another machine, `@file` holds more options.
+
+What the form cannot be told of (an expansion) counts as the worse of the two.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sandboxd.effects.call import Call
+from sandboxd.effects.roles import ROLES
+from sandboxd.model import Word
+
+_PRIVATE = re.compile(r"(?<![.\w])(?:env|strenv|envsubst|load\w*)\b|\$ENV\b")
+_RUNS = re.compile(r"(?<![.\w])system\b")
+
+
+def assign(call: Call) -> None:
+    """sysctl: `name` prints, `name=value` writes a kernel setting."""
+    for word in call.parsed.operands:
+        if not word.values or any("=" in value for value in word.values):
+            call.effect(ROLES["system.kernel"], f"{call.id}.assignment", word.span, word.value)
+
+
+def response(call: Call) -> None:
+    """Compiler tools: `@file` is replaced by the options in the file, which can load plugins and write."""
+    for word in call.parsed.operands:
+        if _may_start(word, "@"):
+            call.opaque("opaque.config", f"{call.id}.@file", word.span, "options from a file", call.mentions())
+
+
+def remote(call: Call) -> None:
+    """rsync, pandoc: `host:path` and URLs talk to another machine."""
+    for word in call.parsed.operands:
+        if any(":" in text and "/" not in text.partition(":")[0] for text in word.values):
+            call.host(ROLES["host.send"], word, f"{call.id}.remote", word.span)
+        elif not word.values and "/" not in word.prefix:
+            call.host(ROLES["host.send"], None, f"{call.id}.remote", word.span)
+
+
+def yq(call: Call) -> None:
+    """yq: a word is an expression or a file; expressions can read files and the environment, and newer ones run programs."""
+    for word in call.parsed.operands:
+        text = word.value
+        if text is None or _RUNS.search(text):
+            call.opaque("opaque.dynamic_code", f"{call.id}.expression", word.span, "may run a program", call.mentions())
+        elif _PRIVATE.search(text):
+            detail = "reads files or the environment"
+            call.effect(ROLES["secret"], f"{call.id}.expression", word.span, detail=detail, secret=True)
+
+
+def _may_start(word: Word, mark: str) -> bool:
+    if word.values:
+        return any(value.startswith(mark) for value in word.values)
+    return not word.prefix or word.prefix.startswith(mark)
