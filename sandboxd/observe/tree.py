@@ -3,6 +3,8 @@
 
 A directory is read again when its inode change time moved: an entry cannot be added without moving it, and no program
 can set it (inode(7)). One that changed within SETTLE of being read is read again next time, since clock ticks are coarse.
+An lstat costs a few microseconds, so what lies deep in large made directories (LATE) is checked in turns, LATE_STEP
+directories a look: a change there is seen some looks later.
 
 Symlinked directories are not entered, nor is a protected directory (it is protected as a whole), except for what is open
 below it.
@@ -15,7 +17,6 @@ import stat
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from sandboxd.killswitch import OPEN_BELOW, PROTECTED_DIRS, PROTECTED_FILES, protected
@@ -23,6 +24,7 @@ from sandboxd.killswitch import OPEN_BELOW, PROTECTED_DIRS, PROTECTED_FILES, pro
 MAX_DIRECTORIES = 5000  # a root
 MAX_FOUND = 300  # protected paths a root
 MAX_ROOTS = 64  # walks remembered
+LATE_STEP = 300
 SETTLE = 100_000_000  # nanoseconds
 # Walked after everything else: large, and made by tools from what lies elsewhere.
 LATE = frozenset(("node_modules", "target", "build", "dist", "vendor", "venv", ".venv", ".tox", "__pycache__", ".cache"))
@@ -51,10 +53,14 @@ class Seen:
 class _Listing:
     """What one directory held: `below` are directories to enter, relative to it."""
 
-    identity: tuple[int, int, int]
+    identity: tuple[int, int, int]  # device, inode, change time
     settled: bool
     below: tuple[str, ...]
     found: tuple[str, ...]
+
+
+_NOTHING = _Listing((0, 0, 0), False, (), ())
+_State = tuple[str, _Listing]
 
 
 class Tree:
@@ -63,82 +69,101 @@ class Tree:
     def __init__(self, root: str, depth: int | None = None) -> None:
         self._root = root
         self._depth = depth
-        self._listings: dict[str, _Listing] = {}
         self._lock = threading.Lock()
+        self._seen: Seen | None = None
+        self._listings: dict[str, _Listing] = {}
+        self._near: list[_State] = []  # checked at every look
+        self._late: list[_State] = []  # checked in turns
+        self._turn = 0
 
     def look(self) -> Seen:
         """What is there now."""
         with self._lock:
-            return self._look()
+            for path in self._stale():
+                self._listings.pop(path, None)
+                self._seen = None
+            if self._seen is None:
+                self._seen = self._walk()
+            return self._seen
 
-    def _look(self) -> Seen:
-        fresh: dict[str, _Listing] = {}
+    def _stale(self) -> list[str]:
+        """The directories that may hold something else than when they were read."""
+        part = self._late[self._turn : self._turn + LATE_STEP]
+        self._turn = self._turn + LATE_STEP if self._turn + LATE_STEP < len(self._late) else 0
+        out = []
+        for path, listing in (*self._near, *part):
+            try:
+                status = os.lstat(path)
+            except OSError:
+                out.append(path)
+                continue
+            if not listing.settled or listing.identity != (status.st_dev, status.st_ino, status.st_ctime_ns):
+                out.append(path)
+        return out
+
+    def _walk(self) -> Seen:
+        """Go through the tree, nearest first, the large made directories at the end; read what is not known."""
+        known, self._listings, self._near, self._late = self._listings, {}, [], []
         found: list[str] = []
         partial = False
-        for path in self._walk(fresh):
-            listing = self._listing(path)
-            if listing is None:
-                partial = True
-                continue
-            if len(fresh) >= MAX_DIRECTORIES or len(found) >= MAX_FOUND:
-                partial = True
-                break
-            fresh[path] = listing
-            found += [f"{path}/{name}" for name in listing.found]
-        self._listings = fresh
-        gits = tuple(path for path in found if path.endswith("/.git"))
-        return Seen(tuple(found), gits, partial)
-
-    def _walk(self, fresh: dict[str, _Listing]) -> Iterator[str]:
-        """Directories, nearest first; the large made ones at the end. What is below one is known once it is in `fresh`."""
         soon = deque(((self._root, 0),))
         late: deque[tuple[str, int]] = deque()
         while soon or late:
-            path, depth = soon.popleft() if soon else late.popleft()
-            yield path
-            listing = fresh.get(path)
-            if listing is None or depth == self._depth:
+            states, (path, depth) = (self._near, soon.popleft()) if soon else (self._late, late.popleft())
+            if len(self._listings) >= MAX_DIRECTORIES or len(found) >= MAX_FOUND:
+                partial = True
+                break
+            listing = known.get(path) or _read(path)
+            if listing is None:
+                partial = True
+                listing = _NOTHING
+            self._listings[path] = listing
+            states.append((path, listing))
+            found += [f"{path}/{name}" for name in listing.found]
+            if depth == self._depth:
                 continue
-            for name in listing.below:
-                queue = late if name in LATE else soon
-                queue.append((f"{path}/{name}", depth + 1))
+            below = [(f"{path}/{name}", depth + 1) for name in listing.below]
+            if states is self._late or path.rpartition("/")[2] in LATE:
+                late.extend(below)
+            else:
+                soon.extend(below)
+        self._turn = 0
+        return Seen(tuple(found), tuple(path for path in found if path.endswith("/.git")), partial)
 
-    def _listing(self, path: str) -> _Listing | None:
-        """The directory as it is now; None when it cannot be read. One that vanished, or is none, holds nothing."""
-        try:
-            status = os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
-            return _Listing((0, 0, 0), False, (), ())
-        except OSError:
-            return None
-        identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
-        known = self._listings.get(path)
-        if known is not None and known.settled and known.identity == identity:
-            return known
-        if not stat.S_ISDIR(status.st_mode):
-            return _Listing(identity, False, (), ())
-        now = time.time_ns()
-        below: list[str] = []
-        found: list[str] = []
-        head = path.rpartition("/")[2]
-        chained = head.lower() in _HEADS
-        try:
-            with os.scandir(path) as entries:
-                for entry in entries:
-                    name = entry.name
-                    folded = name.lower()
-                    if folded in _NAMES or not name.isascii():
-                        guarded = protected(f"/{name}", "/") is not None
-                    else:
-                        guarded = chained and protected(f"/{head}/{name}", "/") is not None
-                    if guarded:
-                        found.append(name)
-                        below += [name + each[len(folded) :] for each in _OPEN.get(folded, ())]
-                    elif entry.is_dir(follow_symlinks=False):
-                        below.append(name)
-        except OSError:
-            return None
-        return _Listing(identity, now - status.st_ctime_ns > SETTLE, tuple(sorted(below)), tuple(sorted(found)))
+
+def _read(path: str) -> _Listing | None:
+    """The directory as it is now; None when it cannot be read. One that vanished, or is none, holds nothing."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return _NOTHING
+    except OSError:
+        return None
+    if not stat.S_ISDIR(status.st_mode):
+        return _NOTHING
+    now = time.time_ns()
+    below: list[str] = []
+    found: list[str] = []
+    head = path.rpartition("/")[2]
+    chained = head.lower() in _HEADS
+    try:
+        with os.scandir(path) as entries:
+            for entry in entries:
+                name = entry.name
+                folded = name.lower()
+                if folded in _NAMES or not name.isascii():
+                    guarded = protected(f"/{name}", "/") is not None
+                else:
+                    guarded = chained and protected(f"/{head}/{name}", "/") is not None
+                if guarded:
+                    found.append(name)
+                    below += [name + each[len(folded) :] for each in _OPEN.get(folded, ())]
+                elif entry.is_dir(follow_symlinks=False):
+                    below.append(name)
+    except OSError:
+        return None
+    identity = (status.st_dev, status.st_ino, status.st_ctime_ns)
+    return _Listing(identity, now - status.st_ctime_ns > SETTLE, tuple(sorted(below)), tuple(sorted(found)))
 
 
 class Forest:

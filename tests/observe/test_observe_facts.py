@@ -134,6 +134,19 @@ class TestProtected:
         assert names(facts.protected, workspace) == {"src/deep/deeper/.vscode"}
         assert facts.notes == (f"scan_partial:{workspace}",)
 
+    def test_large_made_directories(self, workspace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Deep in a large made directory a change is seen in turns, after few looks; what is near at once."""
+        monkeypatch.setattr(tree, "SETTLE", -(1 << 62))
+        monkeypatch.setattr(tree, "LATE_STEP", 7)
+        for number in range(30):
+            (workspace / f"node_modules/m{number}").mkdir(parents=True)
+        assert look(workspace).protected == ()
+        (workspace / "node_modules/m29/.git").mkdir()
+        looks = next(count for count in range(30) if look(workspace).protected)
+        assert looks < 5
+        (workspace / "node_modules/new/.git").mkdir(parents=True)
+        assert "node_modules/new/.git" in names(look(workspace).protected, workspace)
+
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
     def test_unreadable(self, workspace: Path) -> None:
         """A directory that cannot be read makes the answer partial."""
