@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import re
+
 from sandboxd.effects.argv import several
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
@@ -95,6 +97,7 @@ _TEXT = frozenset(
 _REFERENCE = frozenset(("-newer", "-anewer", "-cnewer", "-samefile"))
 _WRITES = frozenset(("-fprint", "-fprint0", "-fls"))
 _RUNS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
+_NEWER = re.compile(r"-newer[aBcm][aBcmt]\Z")
 _NAMES = frozenset(("-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename"))
 
 
@@ -152,7 +155,7 @@ class _Expression:
             call.opaque("opaque.dynamic_option", "find.expression", word.span, word.prefix, call.mentions())
         elif name in _NONE:
             return
-        elif name in _TEXT or (name.startswith("-newer") and len(name) == 8):
+        elif name in _TEXT or _NEWER.match(name):
             argument = self._argument()
             if argument is not None and several(argument):
                 call.opaque("opaque.dynamic_option", f"find.{name}", argument.span, argument.prefix, call.mentions())

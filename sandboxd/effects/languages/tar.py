@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
+from sandboxd.model import Word
 
 _LIST = ("-t", "--list", "-d", "--diff", "--compare", "--test-label")
 _EXTRACT = ("-x", "--extract", "--get")
@@ -39,14 +40,14 @@ def read(call: Call) -> None:
         call.opaque("opaque.unlisted_option", "tar.action", call.span, "no action", call.mentions())
 
 
-def _archive(call: Call, role: str, word: object) -> None:
-    from sandboxd.model import Word
-
-    assert isinstance(word, Word)
+def _archive(call: Call, role: str, word: Word) -> None:
     if word.value == "-":
         return
-    if ":" in (word.value or word.prefix) and not call.parsed.has("--force-local"):
-        # GNU tar takes `host:file` for a file on another machine and starts rsh.
-        call.opaque("opaque.remote", "tar.archive", word.span, word.prefix, call.mentions())
-        return
+    for text in word.values or (word.prefix,):
+        host, colon, _ = text.partition(":")
+        remote = "/" not in host and (bool(colon) or not word.values)
+        if remote and not call.parsed.has("--force-local"):
+            # GNU tar takes `host:file` for a file on another machine and starts a remote shell.
+            call.opaque("opaque.remote", "tar.archive", word.span, text, call.mentions())
+            break
     call.path(ROLES[role], word, "tar.archive", word.span, edit=False)

@@ -1,0 +1,358 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""From a parsed command to its effects by the table alone: standing ones, options, operands, then the tool's language."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from sandboxd.effects import argv
+from sandboxd.effects.argv import Given, several
+from sandboxd.effects.call import Call, is_literal
+from sandboxd.effects.languages.readers import READERS
+from sandboxd.effects.roles import ROLES, Role
+from sandboxd.effects.rows import Level, Operand, Standing, When
+from sandboxd.effects.targets import Place, Target, fragments, resolve
+from sandboxd.model import Direction, EffectKind, Sensitivity, Span, Word
+
+
+def fill(call: Call) -> None:
+    """Add to `call` all that its words do."""
+    _Filling(call).run()
+
+
+class _Filling:
+    """From a parsed command to its effects: standing ones, options, operands, then the tool's own language."""
+
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.appended = call.appended
+        self.sends = False
+
+    def run(self) -> None:
+        call = self.call
+        parsed = call.parsed
+        level = parsed.level
+        for problem in parsed.problems:
+            call.opaque(problem.code, f"{level.id}.unlisted", problem.span, problem.detail, call.mentions())
+        if self.appended and not level.inert and not self._behind_end():
+            call.opaque("opaque.dynamic_option", f"{level.id}.appended", call.span, "", call.mentions())
+        self._chdir()
+        whens = [when for when in level.when if argv.matches(when, parsed.names, *self._count())]
+        call.edit = level.edit or any(when.edit for when in whens)
+        for standing in level.effects:
+            self._standing(standing, f"{level.id}.effects")
+        for when in whens:
+            for standing in when.effects:
+                self._standing(standing, f"{level.id}.when")
+        operands = list(self._roles(whens))
+        for given in parsed.given:
+            self._given(given)
+        for operand, roles in operands:
+            for role in roles:
+                self._role(role, operand, f"{level.id}.operand", operand.span)
+        if level.behind is not None and parsed.end is not None:
+            for word in parsed.operands[parsed.end :]:
+                self._role(level.behind, word, f"{level.id}.behind", word.span)
+        if level.language:
+            READERS[level.language](call)
+        if self.sends:
+            call.effects[:] = [
+                replace(effect, direction=Direction.SEND) if effect.direction is Direction.FETCH else effect
+                for effect in call.effects
+            ]
+        self._network()
+
+    def _network(self) -> None:
+        """Any unknown word of a command that talks to a host can carry data out; credentials are named."""
+        call = self.call
+        if not any(effect.kind is EffectKind.NETWORK for effect in call.effects):
+            return
+        dynamic = self.appended or any(not is_literal(word) for word in call.words)
+        keys = call.parsed.table.credentials
+        for at, effect in enumerate(call.effects):
+            if effect.kind is EffectKind.NETWORK:
+                direction = Direction.SEND if dynamic and effect.direction is Direction.FETCH else effect.direction
+                call.effects[at] = replace(effect, direction=direction, detail=effect.detail or " ".join(keys))
+
+    def _behind_end(self) -> bool:
+        call = self.call
+        words = [word.value for word in call.words]
+        return "--" in words or (not call.parsed.level.permute and bool(call.parsed.operands))
+
+    def _count(self) -> tuple[int, int | None]:
+        operands = self.call.parsed.operands
+        loose = sum(several(word) for word in operands)
+        if loose or self.appended:
+            return len(operands) - loose, None
+        return len(operands), len(operands)
+
+    def _chdir(self) -> None:
+        """Options that change the directory count for all paths of the command, wherever they stand."""
+        call = self.call
+        for given in call.parsed.given:
+            if given.option.role.name == "path.chdir":
+                targets = (Target(None),) if given.value is None else resolve(given.value, call.place)
+                paths = tuple(target.path for target in targets if target.path is not None and not target.pattern)
+                call.place = replace(call.place, cwds=paths if len(paths) == len(targets) else None)
+                call.moved = True
+
+    def _standing(self, standing: Standing, because: str) -> None:
+        call = self.call
+        role = standing.role
+        if role.name == "send":
+            self.sends = True
+        elif role.path:
+            if standing.target is None:
+                call.at(role, Target(None), because, call.span)
+            else:
+                call.named(role, _home(standing.target, call.place.home), because, call.span)
+        elif role.name == "git.config":
+            self._git_config(role, because, call.span)
+        elif role.name == "git.global":
+            call.named(ROLES["path.edit"], f"{call.place.home}/.gitconfig", because, call.span, edit=False)
+        elif role.name == "secret":
+            call.effect(role, because, call.span, detail=standing.target or "", secret=True)
+        elif role.kind is EffectKind.OPAQUE:
+            pieces = call.mentions(role.name in _CODE)
+            call.effect(role, because, call.span, detail=standing.target or "", pieces=pieces)
+        else:
+            call.effect(role, because, call.span, standing.target)
+
+    def _git_config(self, role: Role, because: str, span: Span) -> None:
+        call = self.call
+        folders = call.values("--git-dir")
+        for target in (t for word in folders for t in resolve(word, call.place)):
+            path = None if target.path is None else f"{target.path}/config"
+            call.at(role, replace(target, path=path), because, span, edit=False)
+        if not folders:
+            call.named(role, ".git/config", because, span, edit=False)
+
+    def _given(self, given: Given) -> None:
+        option = given.option
+        call = self.call
+        because = f"{call.id}.{option.names[-1]}"
+        role = option.role
+        if option.values is not None:
+            value = given.value
+            if value is None or not value.values or not all(option.knows(text) for text in value.values):
+                role = option.otherwise
+        if given.value is not None or role.name != "text":
+            self._role(role, given.value, because, given.span)
+        for standing in option.effects:
+            self._standing(standing, because)
+
+    def _role(self, role: Role, word: Word | None, because: str, span: Span) -> None:
+        call = self.call
+        name = role.name
+        if name in ("text", "path.chdir"):
+            return
+        if name == "program":
+            if word is not None:
+                call.programs.append(word)
+            return
+        if name == "send":
+            self.sends = True
+        elif name in ("path.into", "path.into_tree", "path.link"):
+            self._into(role, word, because, span)
+        elif role.path:
+            if name == "path.send":
+                self.sends = True
+            call.path(role, word, because, span)
+        elif role.kind is EffectKind.NETWORK:
+            call.host(role, word, because, span)
+        elif name in ("command", "code.rest"):
+            self._nested(name, because)
+        elif name == "code.shell":
+            if word is None:
+                call.opaque("opaque.dynamic_code", because, span)
+            else:
+                call.code(word, f"{call.name}", because)
+        elif name == "secret":
+            call.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
+        elif name in ("git.config", "git.global"):
+            self._standing(Standing(role), because)
+        elif name == "git.format":
+            if word is None or not word.values or any("%G" in value for value in word.values):
+                call.opaque("opaque.program", because, span, "a pretty format that may run gpg")
+        elif name == "git.object":
+            self._git_object(role, word, because, span)
+        else:
+            pieces = () if word is None else fragments(word, call.place)
+            if role.kind is EffectKind.OPAQUE:
+                pieces = call.mentions(name in _CODE, word if name in _NAMES_CODE else None)
+            call.effect(role, because, span, None if word is None else word.value, pieces=pieces)
+
+    def _git_object(self, role: Role, word: Word | None, because: str, span: Span) -> None:
+        """A revision, `REV:path`, or a path: what counts is whether its contents are secret."""
+        call = self.call
+        if word is None or not word.values:
+            call.path(role, word, because, span)
+            return
+        for value in word.values:
+            call.named(role, value.rpartition(":")[2] or value, because, word.span)
+        call.effects[:] = [
+            replace(effect, sensitivity=Sensitivity.NONE)
+            if effect.because == because and effect.sensitivity is Sensitivity.SETTINGS
+            else effect
+            for effect in call.effects
+        ]
+
+    def _nested(self, name: str, because: str) -> None:
+        call = self.call
+        spec = argv.nested_spec(call.parsed.level, call.parsed)
+        words = tuple(call.parsed.operands[len(spec) - 1 :]) if spec else ()
+        if not words or call.nested_done:
+            return
+        call.nested_done = True
+        if name == "command":
+            call.nest(words, call.name, appended=self.appended, harmless=call.parsed.table.wrapper == "harmless")
+        elif len(words) == 1 and not self.appended:
+            call.code(words[0], call.name, because)
+        elif all(is_literal(word) and word.value is not None for word in words) and not self.appended:
+            text = " ".join(word.value or "" for word in words)
+            call.code(argv.literal(text, Span(words[0].span.start, words[-1].span.end)), call.name, because)
+        else:
+            call.opaque("opaque.dynamic_code", because, call.span, call.name, call.mentions())
+
+    def _into(self, role: Role, word: Word | None, because: str, span: Span) -> None:
+        """A destination: the path itself and, in case it is a directory, the sources' names below it."""
+        call = self.call
+        link = role.name == "path.link"
+        targets = (Target(None),) if word is None else resolve(word, call.place)
+        plain = ROLES["path.link"] if link else ROLES["path.into"]
+        sources = [source for source in call.sources if source is not word]
+        spread = role.name == "path.into_tree" and any(_is_contents(source) for source in sources)
+        for target in targets:
+            call.at(role if spread else plain, target, because, span)
+            if target.path is None or (word is not None and _looks_like_file(word) and not link):
+                continue
+            for source in sources:
+                for name in _names(source, call.place):
+                    if name is None:
+                        continue
+                    inside = replace(
+                        target, path=f"{target.path.rstrip('/')}/{name}", pattern=target.pattern or _is_pattern(name)
+                    )
+                    call.at(role, inside, because, span)
+        if link and word is not None:
+            call.links.extend((source, word) for source in sources)
+
+    def _roles(self, whens: list[When]) -> Iterator[tuple[Word, tuple[Role, ...]]]:
+        """Each operand with the roles it can have."""
+        call = self.call
+        parsed = call.parsed
+        level = parsed.level
+        operands = parsed.operands
+        if level.any:
+            return
+        specs = self._specs(whens, level)
+        if operands and not specs:
+            if not parsed.problems:
+                call.opaque(
+                    "opaque.unlisted_operand", f"{level.id}.unlisted", operands[0].span, operands[0].prefix, call.mentions()
+                )
+            return
+        pairs: list[tuple[Word, list[Role]]] = [(word, []) for word in operands]
+        for spec in specs:
+            self._assign(spec, pairs)
+        call.sources = [word for word, roles in pairs if any(role.name in _SOURCES for role in roles)]
+        for word, roles in pairs:
+            yield word, tuple(dict.fromkeys(roles))
+        if self.appended:
+            if any(spec and spec[-1].role.name in _NESTS and len(operands) < len(spec) for spec in specs):
+                call.opaque("opaque.dynamic_command", f"{level.id}.appended", call.span, "", call.mentions())
+            roles = [operand.role for spec in specs for operand in spec if operand.role.name != "text"]
+            for role in dict.fromkeys(roles):
+                if role.path and role.kind is not None:
+                    target = Target(None, fragments=call.feed)
+                    call.at(role, target, f"{level.id}.appended", call.span)
+                elif role.name not in (*_NESTS, "program"):
+                    self._role(role, None, f"{level.id}.appended", call.span)
+
+    def _specs(self, whens: list[When], level: Level) -> list[tuple[Operand, ...]]:
+        """The operand lists that can be in force: one, unless the number of operands is not known."""
+        sure = self._count()[1] is not None
+        out = []
+        for when in whens:
+            if when.operands is not None:
+                out.append(when.operands)
+                if sure or when.count is None:
+                    return out
+        if level.operands is not None:
+            out.append(level.operands)
+        return out
+
+    def _assign(self, spec: tuple[Operand, ...], pairs: list[tuple[Word, list[Role]]]) -> None:
+        call = self.call
+        total = len(pairs)
+        if spec and spec[-1].role.name in ("command", "code.rest"):
+            for at, (_, roles) in enumerate(pairs[: len(spec)]):
+                roles.append(spec[at].role)
+            return
+        many = next((at for at, operand in enumerate(spec) if operand.many), None)
+        head = spec if many is None else spec[:many]
+        tail = () if many is None else spec[many + 1 :]
+        loose = [at for at, (word, _) in enumerate(pairs) if several(word)]
+        first = loose[0] if loose else total
+        last = loose[-1] if loose else -1
+        if many is None and (
+            total > len(spec) or (loose and not call.parsed.level.inert) or (self.appended and not call.parsed.level.inert)
+        ):
+            word = pairs[min(len(spec), total - 1)][0] if pairs else None
+            if word is not None:
+                call.opaque("opaque.unlisted_operand", f"{call.id}.unlisted", word.span, word.prefix, call.mentions())
+        for at, (_, roles) in enumerate(pairs):
+            from_end = total - at
+            if at < min(first, len(head)) and (not tail or from_end > len(tail) or total < len(head) + len(tail)):
+                roles.append(head[at].role)
+            elif at > last and from_end <= len(tail) and total - len(tail) >= 0 and not self.appended:
+                roles.append(tail[len(tail) - from_end].role)
+            elif not loose and not self.appended and many is not None:
+                roles.append(spec[many].role)
+            else:
+                roles.extend(operand.role for operand in spec[min(first, len(spec)) if first < len(head) else len(head) :])
+                if many is None and not roles and spec:
+                    roles.append(spec[-1].role)
+
+
+_NESTS = ("command", "code.rest")
+# Opaque roles whose words are program text.
+_CODE = frozenset(("opaque.code", "opaque.script"))
+# Opaque roles whose own word names what is read, not what is touched.
+_NAMES_CODE = frozenset(("opaque.script", "opaque.config"))
+_SOURCES = frozenset(("path.read", "path.tree", "path.rename", "path.linked"))
+
+
+def _names(source: Word, place: Place) -> tuple[str | None, ...]:
+    """The last components that a source can have (a glob's stays a glob); None where it is not known or adds nothing."""
+    out = []
+    for target in resolve(source, place):
+        if target.path is None:
+            last = target.fragments[-1].rstrip("/").rpartition("/")[2] if target.fragments else ""
+            out.append(None if not last else "*" + last if not last.startswith(".") else last)
+        elif _is_contents(source):
+            out.append(None)
+        else:
+            out.append(target.path.rpartition("/")[2] or None)
+    return tuple(out)
+
+
+def _is_contents(source: Word) -> bool:
+    """`dir/.` and `dir/`: what is copied are the contents, not the directory."""
+    text = source.value or ""
+    return text in (".", "..") or text.endswith(("/.", "/..", "/"))
+
+
+def _looks_like_file(word: Word) -> bool:
+    """`notes.txt`: a destination with an extension is taken for the file itself, `dir`, `dir/` and `.x` are not."""
+    text = (word.value or "").rpartition("/")[2]
+    return "." in text.strip(".")
+
+
+def _is_pattern(name: str) -> bool:
+    return any(char in name for char in "*?[")
+
+
+def _home(target: str, home: str) -> str:
+    return f"{home}/{target[2:]}" if target.startswith("~/") else home if target == "~" else target
