@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the real bash runs for a text, and whether a Script accounts for it.
+
+Every text runs as `bash --noprofile --norc -c TEXT` inside a bubblewrap sandbox: read-only root, private /tmp, no network,
+no other process in sight. PATH is empty and bash's hook for unknown commands logs directory and argv of everything that
+would have run; names that begin with `f` fail, all others succeed. Builtins that would hide a command are switched off.
+"""
+
+from __future__ import annotations
+
+import os
+import posixpath
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sandboxd.model import CommandKind, PartKind, Script, Subcommand, Word, WordFlag
+
+_START = ("/tmp/s/0/work", "/tmp/s/1/work")
+_HOME = "/tmp/home"
+_NOBODY = 65534
+_PRELUDE = r"""
+enable -n echo test true false pwd [ kill
+PATH=/nonexistent
+readonly SANDBOXD_LOG
+command_not_found_handle() {
+  printf '%s\0' "$(($# + 1))" "$PWD" "$@" >> "$SANDBOXD_LOG"
+  case $1 in f*) return 1;; echo) printf '%s\n' "${*:2}";; esac
+  return 0
+}
+"""
+# A case has two seconds; what it writes goes to a tmpfs.
+_DRIVER = r"""
+fresh() { rm -rf $start; mkdir -p $start; cd $start || exit 9; }
+start=/tmp/s/$1/work
+fresh
+number=$1
+while IFS= read -r -d '' text; do
+  [ -d d1/d2 ] && [ -d d2/d1 ] || { fresh; mkdir -p d1/d2 d2/d1; }
+  BASH_ENV=/tmp/io/prelude SANDBOXD_LOG=/tmp/io/$number.log timeout -s KILL 2 bash --noprofile --norc -c "$text" </dev/null >/dev/null 2>&1
+  number=$((number + 2))
+done < /tmp/io/cases$1
+wait
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One argv that bash ran, and the directory it ran in, relative to the start ("" = there), or from `~`."""
+
+    cwd: str
+    argv: tuple[str, ...]
+
+
+def available() -> bool:
+    return shutil.which("bwrap") is not None and shutil.which("bash") is not None
+
+
+def run(texts: Sequence[str]) -> list[list[Run] | None]:
+    """The commands that bash ran for each text; None where the log cannot be read (two writers at one time)."""
+    with tempfile.TemporaryDirectory(prefix="sandboxd-oracle-") as name:
+        io = Path(name)
+        (io / "prelude").write_text(_PRELUDE)
+        (io / "driver").write_text(_DRIVER)
+        for half in (0, 1):
+            (io / f"cases{half}").write_bytes(b"".join(text.encode() + b"\0" for text in texts[half::2]))
+        argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev"]
+        argv += ["--proc", "/proc", "--tmpfs", "/tmp", "--dir", _HOME, "--bind", name, "/tmp/io", "--tmpfs", "/run"]
+        argv += ["--clearenv", "--setenv", "LC_ALL", "C.UTF-8", "--setenv", "HOME", _HOME, "--setenv", "PATH", "/usr/bin:/bin"]
+        argv += ["--cap-drop", "ALL", "bash", "-c"]
+        argv += ["ulimit -t 120 -u 4000 -f 20000; bash /tmp/io/driver 0 2>/dev/null & bash /tmp/io/driver 1 2>/dev/null; wait"]
+        subprocess.run(argv, check=True, stdin=subprocess.DEVNULL, timeout=60 + len(texts), cwd="/", **user)
+        return [_records(io / f"{index}.log") for index in range(len(texts))]
+
+
+def _records(path: Path) -> list[Run] | None:
+    if not path.exists():
+        return []
+    fields = path.read_bytes().split(b"\0")[:-1]
+    out: list[Run] = []
+    index = 0
+    while index < len(fields):
+        count = fields[index]
+        if not count.isdigit() or index + int(count) >= len(fields):
+            return None
+        cwd, *words = [field.decode(errors="surrogateescape") for field in fields[index + 1 : index + 1 + int(count)]]
+        if not cwd.startswith("/"):
+            return None
+        out.append(Run(_relative(cwd), tuple(words)))
+        index += 1 + int(count)
+    return out
+
+
+def _relative(cwd: str) -> str:
+    if cwd == _HOME or cwd.startswith(_HOME + "/"):
+        return "~" + cwd.removeprefix(_HOME)
+    path = posixpath.relpath(cwd, _START[cwd.startswith("/tmp/s/1")])
+    return "" if path == "." else path
+
+
+def missing(script: Script, runs: Iterable[Run]) -> list[Run]:
+    """The runs that no subcommand of a parsed script accounts for, by argv and by directory."""
+    commands = [command for command in script.subcommands if command.kind is CommandKind.SIMPLE and command.argv]
+    return [one for one in runs if not any(_accounts(command, one) for command in commands)]
+
+
+def _accounts(command: Subcommand, one: Run) -> bool:
+    if command.cwds is not None and one.cwd not in command.cwds:
+        return False
+    return _covers(command.argv, one.argv)
+
+
+def _covers(words: Sequence[Word], argv: Sequence[str]) -> bool:
+    """Whether `words` can become `argv`; a word that splits can become any number of words."""
+    if words and not words[0].values:
+        return True
+    # reachable[j]: the words so far can have become the first j arguments
+    reachable = {0}
+    for word in words:
+        following: set[int] = set()
+        for at in reachable:
+            if WordFlag.SPLITS in word.flags and not word.values:
+                following.update(range(at, len(argv) + 1))
+            elif at < len(argv) and fits(word, argv[at]):
+                following.add(at + 1)
+        reachable = following
+    return len(argv) in reachable
+
+
+def fits(word: Word, text: str) -> bool:
+    """Whether one word can have this text."""
+    if word.values:
+        return text in word.values
+    pattern = "".join([re.escape(part.text) if part.kind is PartKind.LITERAL else ".*" for part in word.parts])
+    return re.fullmatch(pattern, text, re.DOTALL) is not None
