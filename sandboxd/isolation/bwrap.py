@@ -9,8 +9,10 @@ of a box could show it to the command.
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import select
 import shutil
 import signal
 import stat
@@ -101,8 +103,10 @@ class Box:
         """
         if self._pidfd < 0 or self._killed:
             return
-        self._killed = True
         self._ends.close_control()
+        if select.select([self._pidfd], [], [], 0)[0]:
+            return  # it has ended by itself; how, `reap` tells
+        self._killed = True
         inner = self._ends.inner_pid()
         if inner is None:
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
@@ -184,8 +188,9 @@ class Bwrap:
         self._host: Host | None = None
 
     def probe(self) -> Probe:
-        """Build a real box and look what holds in it."""
+        """Build a real box and look what holds in it; remove control groups that killed daemons left."""
         self._host = None
+        cgroups.sweep()
         path = shutil.which("bwrap", path=SYSTEM_PATH)
         if path is None:
             return Probe(self.name, works=False, error="bwrap is not installed", fix=FIX_INSTALL)
@@ -263,6 +268,8 @@ class Bwrap:
         enforcement = self.enforcement(plan)
         protect.prepare(plan)
         python = interpreter.find(plan.uid)
+        if plan.uid != os.geteuid():
+            _hand_over(stdio, plan)
         with _Opened() as fds:
             status = fds.pipe()
             control = fds.pipe()
@@ -289,7 +296,10 @@ class Bwrap:
                 )
             except OSError as error:
                 cgroups.remove(groups.paths)
-                raise IsolationError(f"cannot start {host.bwrap}: {error.strerror}", fix=FIX_INSTALL) from error
+                raise IsolationError(
+                    f"cannot start {host.bwrap}: {error.strerror}",
+                    fix="run fewer commands at once" if error.errno == errno.EAGAIN else FIX_INSTALL,
+                ) from error
             ours = (status[0], control[1], info[0], errors[0])
             fds.keep(*ours)
             for fd in (ours[0], ours[1], ours[2], ours[3]):
@@ -346,6 +356,13 @@ def _as_user(plan: LaunchPlan) -> list[str]:
     if setpriv is None:
         raise IsolationError("setpriv is not installed", fix="install util-linux")
     return [setpriv, f"--reuid={plan.uid}", f"--regid={plan.gid}", "--clear-groups", "--"]
+
+
+def _hand_over(stdio: Stdio, plan: LaunchPlan) -> None:
+    """Give the pipes to the box's user: `> /dev/stderr` opens them anew, and a pipe belongs to who made it."""
+    for fd in {stdio.stdin, stdio.stdout, stdio.stderr, stdio.cwd_report} - {-1}:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.fchown(fd, plan.uid, plan.gid)
 
 
 def _filter(plan: LaunchPlan) -> bytes:

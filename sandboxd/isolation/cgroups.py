@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -17,6 +18,8 @@ from sandboxd.model import Limits
 
 ROOT = "/sys/fs/cgroup"
 PREFIX = "sandboxd-"
+FRESH = 60.0  # seconds in which another daemon may have made a group and not yet filled it
+_unremoved: set[str] = set()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,20 +61,24 @@ def join(limits: Limits, take: Callable[[int], int]) -> Groups:
 
 
 def remove(paths: tuple[str, ...]) -> None:
-    """Remove the groups of a box that has ended."""
-    for path in paths:
+    """Remove the groups of a box that has ended, and those whose last process was still being torn down before."""
+    for path in (*_unremoved, *paths):
         try:
             os.rmdir(path)
+        except FileNotFoundError:
+            _unremoved.discard(path)
         except OSError:
-            pass  # its last process is still being torn down; the next start of the daemon sweeps it
+            _unremoved.add(path)
+        else:
+            _unremoved.discard(path)
 
 
 def sweep() -> int:
-    """Remove groups that an earlier daemon left behind; how many."""
+    """Remove what daemons that were killed left behind; how many. Groups in use stay, and so do fresh ones."""
     removed = 0
     for parent in available().values():
         for entry in os.scandir(parent):
-            if entry.name.startswith(PREFIX):
+            if entry.name.startswith(PREFIX) and time.time() - entry.stat().st_ctime > FRESH:
                 try:
                     os.rmdir(entry.path)
                     removed += 1

@@ -383,6 +383,8 @@ class _Mounts:
         same_tree = below.source == below.target and below.kind in (MountKind.READ_ONLY, MountKind.WRITABLE)
         if same_tree and (below.kind is kind or entry.access is Access.READ) and not entry.pin:
             return
+        if entry.access is Access.DENY_WRITE and below.kind is not MountKind.WRITABLE:
+            return  # it cannot be written; a mount would only show it again where it is hidden
         self._bridge(entry.path, below)
         self.append(Mount(kind, entry.path, entry.path, why=entry.why))
 

@@ -118,7 +118,7 @@ def _split(text: str, origin: str, lenient: bool) -> tuple[str, str | None]:
     if not paren:
         return name, None
     content, bare, closed = _unescape(rest)
-    if not closed:
+    if not closed or (bare and lenient and content.count("(") != content.count(")")):
         raise wrong("is not closed", f"end it with `)`, for example `{name}({rest or 'content'})`")
     if bare and not lenient:
         escaped = content.replace("(", "\\(").replace(")", "\\)")
@@ -215,6 +215,10 @@ class Compiled:
         if pattern is None:
             return False
         return any(map(pattern.matches, views)) or (not self.tightens and pattern.exact and pattern.matches(exact))
+
+    def exact(self, argv: tuple[str | None, ...]) -> bool:
+        """Whether the rule is exactly this argv as written, without a wildcard."""
+        return self.argv is not None and self.argv.exact and self.argv.matches(argv_text(argv))
 
     def effect(self, effect: Effect, real: str | None = None) -> bool:
         """Whether the rule speaks of an effect. One that tightens: of its target or what that really is; one that

@@ -11,6 +11,8 @@ from __future__ import annotations
 from sandboxd.model import Analysis, AnalyzedCommand, CommandKind, EffectKind, RedirectOp
 
 _READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
+# What rules that allow see through.
+HARMLESS_WRAPPERS = frozenset(("timeout", "time", "nice", "nohup", "stdbuf", "command", "builtin"))
 _MAX_WORDS = 12
 _MAX_LENGTH = 200
 _MAX_RULES = 4
@@ -52,41 +54,52 @@ def suggest(analysis: Analysis, commands: tuple[AnalyzedCommand, ...] | None = N
     if analysis.unparsed is not None:
         return ()
     out: dict[str, None] = {}
-    for command in analysis.commands:
-        if any(redirect.op is RedirectOp.HEREDOC for redirect in command.subcommand.redirects):
+    for group in _groups(analysis):
+        if any(redirect.op is RedirectOp.HEREDOC for command in group for redirect in command.subcommand.redirects):
             return ()
-        if commands is None and all(
-            effect.kind in (EffectKind.READ, EffectKind.ENV, EffectKind.EXEC) for effect in command.effects
-        ):
+        if commands is not None and not any(command in commands for command in group):
             continue
-        if commands is not None and command not in commands:
-            continue
-        rules = _for_command(command)
+        rules = _for_group(group)
         if rules is None:
             return ()
         out.update(dict.fromkeys(rules))
     return tuple(out) if len(out) <= _MAX_RULES else ()
 
 
-def _for_command(command: AnalyzedCommand) -> tuple[str, ...] | None:
-    """The rules for one command: its words, and the files it redirects to."""
-    rules: list[str] = []
-    redirected = [e for e in command.effects if e.because.startswith("redirect.") and e.kind is EffectKind.WRITE]
-    for effect in redirected:
-        if effect.target is None or effect.pattern:
-            return None
-        rules.append(f"Edit(/{_escape(effect.target)})")
-    rest = [e for e in command.effects if e not in redirected]
-    if all(effect.kind in _READS for effect in rest):
-        return tuple(rules)
-    argv = command.harmless or command.argv
-    if not command.clean_env or not argv or command.subcommand.kind is not CommandKind.SIMPLE:
+def _groups(analysis: Analysis) -> list[list[AnalyzedCommand]]:
+    """Each command with those nested in its words, which follow it."""
+    out: list[list[AnalyzedCommand]] = []
+    for command in analysis.commands:
+        if command.via and out:
+            out[-1].append(command)
+        else:
+            out.append([command])
+    return out
+
+
+def _for_group(group: list[AnalyzedCommand]) -> tuple[str, ...] | None:
+    """The rules for one command: its words, and the files that it and what is nested in it redirect to."""
+    outer = group[0]
+    files: list[str] = []
+    words = False
+    for effect in (effect for command in group for effect in command.effects):
+        if effect.because.startswith("redirect.") and effect.kind is EffectKind.WRITE:
+            if effect.target is None or effect.pattern:
+                return None
+            files.append(f"Edit(/{_escape(effect.target)})")
+        elif effect.kind not in _READS:
+            words = True
+    if not words:
+        return tuple(files)
+    through = all(command.via in ("", *HARMLESS_WRAPPERS) for command in group)
+    argv = (outer.harmless or outer.argv) if through else outer.argv
+    known = [word for word in argv if word is not None]
+    if not outer.clean_env or not argv or outer.subcommand.kind is not CommandKind.SIMPLE:
         return None
-    words = [word for word in argv if word is not None]
-    if len(words) != len(argv) or len(words) > _MAX_WORDS or sum(map(len, words)) > _MAX_LENGTH:
+    if len(known) != len(argv) or len(known) > _MAX_WORDS or sum(map(len, known)) > _MAX_LENGTH:
         return None
-    text = _words(words)
-    return None if text is None else (f"Bash({text})", *rules)
+    text = _words(known) if through else _quoted(known)
+    return None if text is None else (f"Bash({text})", *files)
 
 
 def _words(words: list[str]) -> str | None:

@@ -13,6 +13,7 @@ from sandboxd.model import AnalyzedCommand, Behavior, CommandKind, Effect, Effec
 from sandboxd.policy.patterns import Place, argv_text
 from sandboxd.policy.rules import Compiled, RuleIndex, index_rules, tight_views
 from sandboxd.policy.sources import rank
+from sandboxd.policy.suggestions import HARMLESS_WRAPPERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,8 @@ class _Judge:
         self.hits: list[Hit] = []
         self.covered: set[int] = set()
         self.wholly: set[int] = set()
+        self.seen_through = True
+        self.opened = False  # a rule names the outer command word for word, and with it what is nested there
 
     def run(self) -> Verdicts:
         inputs, index = self.inputs, self.index
@@ -84,6 +87,7 @@ class _Judge:
             else:
                 for command in analysis.commands:
                     units += 1
+                    self._enter(command)
                     self._unit(self._by_words(command), tool, command)
         else:
             self._unit([Hit(one) for one in index.texts if one.tool(inputs.tool) and one.text(analysis.text)], tool)
@@ -98,6 +102,8 @@ class _Judge:
 
     def _unit(self, hits: list[Hit], tool: list[Hit], command: AnalyzedCommand | None = None) -> None:
         """Settle one unit. Under source-order the whole-tool rules compete with the unit's own."""
+        if command is not None and command.via and self.opened:
+            self.covered.add(id(command))
         if not hits and not tool:
             return
         settled = self._settled([*hits, *tool])
@@ -107,7 +113,17 @@ class _Judge:
                     self.covered.add(id(command))
                     if hit.compiled.rule.content is None:
                         self.wholly.add(id(command))
+                    elif not command.via and hit.compiled.exact(command.argv):
+                        self.opened = True
         self.hits.extend(settled)
+
+    def _enter(self, command: AnalyzedCommand) -> None:
+        """Follow the nesting: rules that allow see a nested command only through harmless wrappers. The nested commands
+        follow the one whose words hold them."""
+        if not command.via:
+            self.seen_through, self.opened = True, False
+        elif command.via not in HARMLESS_WRAPPERS:
+            self.seen_through = False
 
     def _settled(self, hits: list[Hit]) -> list[Hit]:
         if not self.by_source or not hits:
@@ -134,7 +150,7 @@ class _Judge:
                     out.append(Hit(one, command))
                 elif unknown and one.rule.behavior is Behavior.DENY:
                     out.append(Hit(one, command, maybe=True))
-            elif command.clean_env and one.command(loose, written):
+            elif command.clean_env and self.seen_through and one.command(loose, written):
                 out.append(Hit(one, command))
         return out
 

@@ -263,6 +263,10 @@ class Execution:
 
     def _take(self, stream: Stream, data: bytes) -> None:
         """Output has come."""
+        room = self._spool.room
+        if 0 < room < len(data):
+            self._take(stream, data[:room])
+            data = data[room:]
         offset = self._bytes[stream]
         self._bytes[stream] += len(data)
         if stream is Stream.STDERR:

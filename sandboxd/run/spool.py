@@ -36,6 +36,11 @@ class Spool:
         self._index_seqs: list[int] = []
         self._index_positions: list[int] = []
 
+    @property
+    def room(self) -> int:
+        """Bytes of payload that the next event may have."""
+        return 0 if self.full else max(0, self.limit - self.size - HEADER.size)
+
     def append(self, event: Output) -> bool:
         """Store the event. False when the limit is reached or the disk refuses: then neither it nor any later one is kept."""
         length = HEADER.size + len(event.data)

@@ -181,7 +181,9 @@ def _readonly(words: tuple[Word, ...], note: Noter) -> Change:
 
 
 def _local(words: tuple[Word, ...], note: Noter) -> Change:
-    return _declare(words, note)
+    """Outside a function it fails and assigns nothing, so no value is certain after it."""
+    change = _declare(words, note)
+    return Change(change.names, change.pinned, (), change.all_names)
 
 
 def _read(words: tuple[Word, ...], note: Noter) -> Change:
@@ -360,7 +362,8 @@ def _set(words: tuple[Word, ...], note: Noter) -> Change:
 
 def _test(words: tuple[Word, ...], note: Noter) -> Change:
     operands = [word for word in words if word.value != "]"]
-    for word, following in zip(operands, [*operands[1:], None], strict=True):
+    for index, word in enumerate(operands):
+        following = operands[index + 1] if index + 1 < len(operands) else None
         if word.value is None and (WordFlag.SPLITS in word.flags or not word.prefix):
             if len(operands) > 1 and WordFlag.SPLITS in word.flags:
                 note("shell.test_variable", "an unquoted word can become `-v`")

@@ -43,7 +43,7 @@ _BLANKS = re.compile(r"(?:[ \t]|\\\n)*+")
 _GAP = re.compile(r"(?:[ \t]|\\\n)*+(?:#[^\n]*+)?(?:\n(?:[ \t\n]|\\\n)*+(?:#[^\n]*+)?)*+")
 _IDENTIFIER = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)" + _END)
 _TIME_OPTIONS = re.compile(r"(?:(?:[ \t]|\\\n)++-p" + _END + r")?(?:(?:[ \t]|\\\n)++--" + _END + r")?")
-_COPROC_NAME = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]+(?=[({]|(?:if|for|while|until|case|select|\[\[)" + _END + r")")
+_COPROC_NAME = re.compile(r"[ \t]*([A-Za-z_][A-Za-z0-9_]*)[ \t]+(?=\(|(?:\{|if|for|while|until|case|select|\[\[)" + _END + r")")
 _EMPTY_PARENTHESES = re.compile(r"[ \t]*\([ \t]*\)")
 
 _RESERVED = frozenset(
@@ -135,7 +135,7 @@ class _Heredoc:
 class _Build:
     """A frame while it is read."""
 
-    __slots__ = ("closer", "frame", "items", "notes", "out", "slot", "stack", "state")
+    __slots__ = ("closer", "documented", "frame", "items", "notes", "out", "slot", "stack", "state")
 
     def __init__(self, closer: str) -> None:
         self.frame = Frame()
@@ -146,6 +146,7 @@ class _Build:
         self.slot: Slot | None = None  # the command, or the redirects of the compound command, that is being read
         self.state = _START
         self.notes: tuple[Note, ...] = ()
+        self.documented = False  # a here-document stood in this substitution
 
     def put(self, prefix: str, slot: Slot) -> None:
         self.out.append(f"{prefix}{len(self.items)}")
@@ -264,6 +265,7 @@ class Reader(Lexer):
                     raise self.refuse("unparsed.heredoc", start, pos, "a newline before the body of an outer here-document")
                 if self._pending:
                     pos = self._bodies(pos, b.closer)
+                    b.documented = b.closer == ")"
             elif kind == _EOF:
                 if b.closer:
                     raise self.refuse("unparsed.quote", pos, pos, f"`{b.closer}` is missing")
@@ -283,6 +285,8 @@ class Reader(Lexer):
         self.budget.commands += 1
         if self.budget.commands > MAX_COMMANDS:
             raise self.refuse("unparsed.commands", start)
+        if b.documented and b.stack:
+            raise self.refuse("unparsed.heredoc", start, start + 1, _REPRINTED)
         slot = Slot(start, kind, role)
         if b.notes:
             slot.notes, b.notes = b.notes, ()
@@ -373,7 +377,8 @@ class Reader(Lexer):
         slot.assignments.append(Assignment(name, value, self.span(start, pos), append, subscript, elements))
         if self.found:
             slot.assignment_frames.append((len(slot.assignments) - 1, self._take_found()))
-        b.put("a", slot)
+        if len(slot.assignments) == 1:
+            b.put("a", slot)
         slot.end = pos
         return pos
 
@@ -459,8 +464,9 @@ class Reader(Lexer):
         if end == begin or text.startswith("#", begin):
             raise self.refuse("unparsed.syntax", start, end + 1, "a redirection without a target")
         span = self.span(start, end)
-        b.out.append(">")
-        b.put("r", slot)
+        if not slot.redirects:
+            b.out.append(">")
+            b.put("r", slot)
         if op is RedirectOp.HEREDOC:
             if any(isinstance(p, Part) and p.kind is not _LITERAL for p in pieces) or "\\\n" in text[begin:end]:
                 raise self.refuse("unparsed.ambiguous", start, end, "the delimiter holds an expansion or continuation")
@@ -528,6 +534,8 @@ class Reader(Lexer):
         if operator == ";" or operator == "&":
             if not ready:
                 raise self.refuse("unparsed.syntax", start, pos, f"`{operator}` where a command is expected")
+            if b.documented:
+                raise self.refuse("unparsed.heredoc", start, pos, _REPRINTED)
             if operator == "&":
                 b.out.append("&")
                 b.slot = None
@@ -650,6 +658,8 @@ class Reader(Lexer):
         elif value == "function":
             return self._function(b, start, pos)
         elif value == "coproc":
+            if b.closer == ")":
+                raise self.refuse("unparsed.ambiguous", start, pos, "a coprocess in a substitution depends on the version")
             b.frame.uncertain = True
             b.notes = (Note("shell.coproc", self.span(start, pos)),)
             name = _COPROC_NAME.match(self.text, pos)
@@ -913,6 +923,9 @@ class Reader(Lexer):
         return pos
 
 
+# bash 5.2 reads a substitution, prints the commands again and reads that. Behind a here-document its printer drops `;`, so
+# that `$(cat <<E … E a; b)` runs `a b`; and it names a coprocess that had no name.
+_REPRINTED = "what bash runs behind a here-document in a substitution depends on its version"
 _WORD_ENDS = ("", " ", "\t", "\n", ";", "&", "|", ")", "<", ">")
 _OPERATOR_PREFIXES = frozenset(
     [";;&", ";&", ";;", "&&", "&>", "&>>", "||", "|&", "<<", "<<<", "<<-", "<&", "<>", ">>", ">&", ">|", "((", "<(", ">("]

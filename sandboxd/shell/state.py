@@ -225,17 +225,26 @@ class State:
             return None
         out: list[str] = []
         for target in targets:
-            if not target or target == "-" or target.startswith(("~+", "~-")):
+            if not target or target == "-" or (target.startswith("~") and target[1:2] not in ("", "/")):
                 return None
-            out.extend([_under(cwd, target) for cwd in self.cwds or ("",)])
+            for cwd in self.cwds or ("",):
+                path = _under(cwd, target)
+                if path is None:
+                    return None
+                out.append(path)
         unique = tuple(dict.fromkeys(out))
         return unique if len(unique) <= MAX_CWDS else None
 
 
-def _under(cwd: str, target: str) -> str:
-    """`cd` keeps its own notion of the path: `..` takes off the last name, whatever it links to."""
-    if target.startswith(("/", "~")):
-        return normalize(target) if target.startswith("/") else target.rstrip("/") or target
+def _under(cwd: str, target: str) -> str | None:
+    """`cd` keeps its own notion of the path: `..` takes off the last name, whatever it links to. None above the home."""
+    if target.startswith("/"):
+        return normalize(target)
+    if target.startswith("~"):
+        cwd, target = "~", target[2:] if target.startswith("~/") else "."
+    if cwd == "~" or cwd.startswith("~/"):
+        rest = normalize(f"{cwd[2:]}/{target}".lstrip("/"))
+        return None if rest.startswith("..") else "~" if rest == "." else f"~/{rest}"
     joined = normalize(f"{cwd}/{target}" if cwd else target)
     return "" if joined == "." else joined
 

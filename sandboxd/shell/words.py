@@ -20,6 +20,7 @@ _MAX_BRACE_DEPTH = 20
 _MAX_BRACE_ATOMS = 2_000
 
 _GLOB = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]")
+_SIMPLE_GLOB = re.compile(r"\*+|\?")
 _ASSIGNMENT_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _TILDE = re.compile(r"~[A-Za-z0-9_.+-]*\Z")
 _NUMBERS = re.compile(r"(-?[0-9]{1,9})\.\.(-?[0-9]{1,9})(?:\.\.(-?[0-9]{1,9}))?\Z")
@@ -76,7 +77,8 @@ def finish(pieces: list[Piece], span: Span, extra: Flags, mode: Mode) -> tuple[W
             flags = word.flags | {WordFlag.BRACE, WordFlag.SPLITS}
             return (Word(span, word.parts, (), flags),)
         if len(expanded) > 1:
-            return tuple([_one(some, span, extra, mode, assigned) for some in expanded])
+            # An alternative that is empty and not quoted leaves no word at all.
+            return tuple([_one(some, span, extra, mode, assigned) for some in expanded if some and some != [""]])
         pieces = expanded[0]
     return (_one(pieces, span, extra, mode, assigned),)
 
@@ -164,34 +166,29 @@ def _tildes(parts: list[Part], text: str, first: bool, mode: Mode, assigned: boo
 
 
 def _globs(parts: list[Part], text: str, closes_later: bool) -> None:
-    done = 0
-    limit = text.rfind("]")
-    for match in _GLOB.finditer(text):
+    """Split `text` at its globs. `closes_later`: a `]` stands in a later piece of the word."""
+    limit = text.rfind("]") + 1  # behind it no bracket can close, so only `*` and `?` are globs
+    done = _split(parts, text, 0, _GLOB, limit)
+    bracket = text.find("[", done) if closes_later else -1
+    done = _split(parts, text, done, _SIMPLE_GLOB, len(text) if bracket < 0 else bracket)
+    if done < len(text):
+        if bracket > done:
+            _literal(parts, text[done:bracket], False)
+            done = bracket
+        if bracket < 0:
+            _literal(parts, text[done:], False)
+        else:
+            parts.append(Part(PartKind.GLOB, text[done:]))
+
+
+def _split(parts: list[Part], text: str, done: int, pattern: re.Pattern[str], limit: int) -> int:
+    """Add what `pattern` finds before `limit` as globs, and the text between; returns the offset behind the last glob."""
+    for match in pattern.finditer(text, done, limit):
         if match.start() > done:
             _literal(parts, text[done : match.start()], False)
         parts.append(Part(PartKind.GLOB, match.group()))
         done = match.end()
-        if done > limit and "[" in text[done:]:
-            break
-    rest = text[done:]
-    bracket = rest.find("[") if closes_later else -1
-    while bracket < 0 and rest:
-        # After the last `]` no bracket can close, so only `*` and `?` are left to find.
-        simple = _SIMPLE_GLOB.search(rest)
-        if simple is None:
-            _literal(parts, rest, False)
-            return
-        if simple.start():
-            _literal(parts, rest[: simple.start()], False)
-        parts.append(Part(PartKind.GLOB, simple.group()))
-        rest = rest[simple.end() :]
-    if rest:
-        if bracket:
-            _literal(parts, rest[:bracket], False)
-        parts.append(Part(PartKind.GLOB, rest[bracket:]))
-
-
-_SIMPLE_GLOB = re.compile(r"\*+|\?")
+    return done
 
 
 def expand_braces(pieces: list[Piece]) -> list[list[Piece]] | None:

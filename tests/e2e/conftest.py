@@ -52,8 +52,8 @@ class Place:
         (tree / "a.txt").write_text("one\ntwo\n", encoding="utf-8")
         (tree / "Makefile").write_text("deploy:\n\t@echo deployed\nhello:\n\t@echo hello\n", encoding="utf-8")
         self.person.own(tree)
-        for words in (["init", "-q", "-b", "main"], ["add", "-A"], ["commit", "-q", "-m", "first"]):
-            done = self.person.run(["git", "-c", "user.name=t", "-c", "user.email=t@t", *words], cwd=tree, env=self.env())
+        for words in ("init -q -b main", "config user.name t", "config user.email t@t", "add -A", "commit -q -m first"):
+            done = self.person.run(["git", *words.split()], cwd=tree, env=self.env())
             assert done.returncode == 0, done.stderr
         return tree
 

@@ -20,7 +20,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.isolation import backends, profiles
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.violations import promise_broken, violations
-from sandboxd.model import Facts, Grant, GrantKind, PlanRequest, Session, Stdio
+from sandboxd.model import Box, Facts, Grant, GrantKind, PlanRequest, Session, Stdio
 
 WRITE = ("workspace_write", "")
 
@@ -65,12 +65,13 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Run one command to its end. `error` is set, and nothing else, when no box could be built."""
     with _daemon(spec.get("leak", ""), spec.get("daemon_env", {})):
         try:
-            return _run(request(spec))
+            return _run(request(spec), spec.get("then", ""))
         except SandboxdError as error:
             return {"error": str(error)}
 
 
-def _run(asked: PlanRequest) -> dict[str, Any]:
+def _run(asked: PlanRequest, then: str) -> dict[str, Any]:
+    """`then` is what to do at the first output: `kill` the box, or send it a signal by number."""
     launch = plan(asked, backends.host_facts(asked.session, asked))
     backend = backends.choose(asked.profile, PROBES)
     ends, child = _pipes(asked.report_cwd)
@@ -79,7 +80,7 @@ def _run(asked: PlanRequest) -> dict[str, Any]:
     finally:
         for fd in {child.stdin, child.stdout, child.stderr, child.cwd_report} - {-1}:
             os.close(fd)
-    out, err, cwd = _read_all(ends, box.pidfd)
+    out, err, cwd = _read_all(ends, box, then)
     box.kill()
     status = box.reap()
     return {
@@ -129,18 +130,23 @@ def _pipes(report: bool) -> tuple[tuple[int, ...], Stdio]:
     return tuple(fd for fd in (out[0], err[0], cwd[0]) if fd >= 0), Stdio(stdin, out[1], err[1], cwd[1])
 
 
-def _read_all(ends: tuple[int, ...], pidfd: int) -> tuple[str, str, str]:
+def _read_all(ends: tuple[int, ...], box: Box, then: str) -> tuple[str, str, str]:
     """Everything that the box says until it has ended: what it left running may hold the pipes longer, but dies with it."""
     data = dict.fromkeys(ends, b"")
     open_ends = set(ends)
-    while open_ends or not select.select([pidfd], [], [], 0)[0]:
-        for fd in select.select([*open_ends, pidfd], [], [], 60)[0]:
-            if fd == pidfd:
+    while open_ends or not select.select([box.pidfd], [], [], 0)[0]:
+        for fd in select.select([*open_ends, box.pidfd], [], [], 60)[0]:
+            if fd == box.pidfd:
                 continue
             part = os.read(fd, 65536)
             data[fd] += part
             if not part:
                 open_ends.discard(fd)
+            elif then == "kill":
+                box.kill()
+            elif then:
+                box.signal(int(then))
+                then = ""
     for fd in ends:
         os.close(fd)
     texts = [data[fd].decode(errors="replace") for fd in ends]

@@ -217,6 +217,8 @@ def test_a_masked_home_shows_the_workspace_and_what_the_profile_names() -> None:
     """`home = "mask"` hides the rest."""
     launch = make(profile=Profile("p", "p", home="mask", read=("~/.gitconfig",)))
     assert reach(launch, "/home/ann/notes") is Reach.NONE
+    facts = dataclasses.replace(FACTS, protected=(*FACTS.protected, "/home/ann/.profile"))
+    assert reach(make(profile=Profile("p", "p", home="mask"), facts=facts), "/home/ann/.profile") is Reach.NONE
     assert reach(launch, "/home/ann/.gitconfig") is Reach.READ
     assert reach(launch, f"{WS}/x") is Reach.WRITE
 

@@ -42,7 +42,8 @@ fresh
 number=$1
 while IFS= read -r -d '' text; do
   [ -d d1/d2 ] && [ -d d2/d1 ] || { fresh; mkdir -p d1/d2 d2/d1; }
-  BASH_ENV=/tmp/io/prelude SANDBOXD_LOG=/tmp/io/$number.log timeout -s KILL 2 bash --noprofile --norc -c "$text" </dev/null >/dev/null 2>&1
+  BASH_ENV=/tmp/io/prelude SANDBOXD_LOG=/tmp/io/$number.log \
+    timeout -s KILL 2 bash --noprofile --norc -c "$text" </dev/null >/dev/null 2>&1
   number=$((number + 2))
 done < /tmp/io/cases$1
 wait
@@ -69,6 +70,11 @@ def run(texts: Sequence[str]) -> list[list[Run] | None]:
         (io / "driver").write_text(_DRIVER)
         for half in (0, 1):
             (io / f"cases{half}").write_bytes(b"".join(text.encode() + b"\0" for text in texts[half::2]))
+        user: dict[str, Any] = {}
+        if os.geteuid() == 0:
+            # Hostile text runs as nobody even before the sandbox: root is not held by `ulimit -u`.
+            os.chown(name, _NOBODY, _NOBODY)
+            user = {"user": _NOBODY, "group": _NOBODY, "extra_groups": []}
         argv = ["bwrap", "--unshare-all", "--die-with-parent", "--new-session", "--ro-bind", "/", "/", "--dev", "/dev"]
         argv += ["--proc", "/proc", "--tmpfs", "/tmp", "--dir", _HOME, "--bind", name, "/tmp/io", "--tmpfs", "/run"]
         argv += ["--clearenv", "--setenv", "LC_ALL", "C.UTF-8", "--setenv", "HOME", _HOME, "--setenv", "PATH", "/usr/bin:/bin"]

@@ -1,0 +1,256 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Output in bulk: bounded on disk and in memory, never lost silently, and slow readers slow the command down."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sandboxd.model import EndKind, Event, Exited, Gap, Output, Result, Stream
+from sandboxd.run.execution import TAIL, WINDOW, Execution
+from sandboxd.run.spool import HEADER, INDEX_EVERY, Spool
+from sandboxd.run.streams import CHUNK
+
+from .conftest import Runner, gather_events, output, until
+
+MB = 1_000_000
+
+
+async def complete(runner: Runner, text: str, **options: object) -> tuple[Execution, list[Event]]:
+    execution = runner.make(text)
+    ended = await runner.run(execution, text, **options)
+    execution.finish(
+        Result(
+            ended.kind, ended.code, stdout_bytes=ended.stdout_bytes, stderr_bytes=ended.stderr_bytes, truncated=ended.truncated
+        )
+    )
+    return execution, await gather_events(execution)
+
+
+async def held_up(execution: Execution) -> None:
+    """Return when the command is no longer read from."""
+    async with asyncio.timeout(30):
+        while not (execution._pump is not None and execution._pump.paused):  # noqa: ASYNC110  no event tells of it
+            await asyncio.sleep(0)
+
+
+class TestBounds:
+    async def test_a_hundred_megabytes(self, runner: Runner) -> None:
+        """Far more than the limit: the head is on disk, the tail in memory, a Gap counts the rest, memory stays flat."""
+        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        execution, events = await complete(runner, "head -c 100000000 /dev/zero; echo; echo the end", max_output=5 * MB)
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 40_000  # KiB
+        assert execution.result is not None
+        assert execution.result.end is EndKind.EXITED
+        assert execution.result.truncated
+        assert execution.result.stdout_bytes == 100 * MB + 9
+        assert os.stat(f"{runner.spool_dir}/{execution.id}.spool").st_size <= 5 * MB
+        (gap,) = [event for event in events if isinstance(event, Gap)]
+        assert isinstance(events[-1], Exited)
+        tail = events[-2]
+        assert isinstance(tail, Output)
+        assert tail.data.endswith(b"\nthe end\n")
+        assert len(tail.data) == TAIL
+        stored = len(output(events)) - TAIL
+        assert (gap.stream, gap.offset, gap.offset + gap.length) == (Stream.STDOUT, stored, tail.offset)
+        assert stored > 4 * MB
+
+    async def test_both_streams(self, runner: Runner) -> None:
+        """Each stream has its own gap and its own end."""
+        text = "head -c 1000000 /dev/zero; head -c 1000000 /dev/zero >&2; echo out; echo err >&2"
+        _, events = await complete(runner, text, max_output=200_000)
+        assert {event.stream for event in events if isinstance(event, Gap)} == {Stream.STDOUT, Stream.STDERR}
+        assert output(events).endswith(b"out\n")
+        assert output(events, Stream.STDERR).endswith(b"err\n")
+        for stream in Stream:
+            covered = 0
+            for event in events:
+                if isinstance(event, Output | Gap) and event.stream is stream:
+                    assert event.offset == covered
+                    covered += len(event.data) if isinstance(event, Output) else event.length
+            assert covered == 1_000_004
+
+    async def test_just_over(self, runner: Runner) -> None:
+        """When the kept end covers all that the spool could not take, nothing is missing and nothing is called truncated."""
+        execution, events = await complete(runner, "head -c 70000 /dev/zero", max_output=40_000)
+        assert len(output(events)) == 70_000
+        assert not [event for event in events if isinstance(event, Gap)]
+        assert execution.result is not None
+        assert not execution.result.truncated
+
+    async def test_no_spool_at_all(self, runner: Runner) -> None:
+        """A limit of nothing keeps the last part."""
+        _, events = await complete(runner, "seq 100000", max_output=0)
+        assert output(events).endswith(b"99999\n100000\n")
+        assert len(output(events)) == TAIL
+
+    async def test_chunks(self, runner: Runner) -> None:
+        """Many small writes become few chunks, none larger than a chunk; a lone early byte is not held back."""
+        _, events = await complete(runner, "echo first; sleep 0.05; for i in {1..20000}; do echo $i; done")
+        chunks = [event for event in events if isinstance(event, Output)]
+        assert chunks[0].data == b"first\n"
+        assert len(chunks) < 400
+        assert max(len(chunk.data) for chunk in chunks) <= CHUNK
+
+
+class TestBackPressure:
+    async def test_slow_follower(self, runner: Runner) -> None:
+        """A follower that does not read stops the command in write(); when it reads on, everything comes."""
+        execution = runner.make()
+        task = asyncio.create_task(runner.run(execution, "echo start; exec head -c 20000000 /dev/zero"))
+        slow = execution.events()
+        seen = 0
+        async for event in slow:
+            if isinstance(event, Output):
+                seen += len(event.data)
+                break
+        await held_up(execution)
+        assert not task.done()
+        assert execution._spool.size < 2 * WINDOW
+        async for event in slow:
+            if isinstance(event, Output):
+                seen += len(event.data)
+            if seen == 20_000_006:
+                break
+        ended = await task
+        assert (ended.kind, ended.stdout_bytes) == (EndKind.EXITED, 20_000_006)
+
+    async def test_abandoned_follower(self, runner: Runner) -> None:
+        """A follower that goes away holds nobody up any more."""
+        execution = runner.make()
+        task = asyncio.create_task(runner.run(execution, "echo start; exec head -c 20000000 /dev/zero"))
+        slow = execution.events()
+        async for event in slow:
+            if isinstance(event, Output):
+                break
+        await held_up(execution)
+        await slow.aclose()  # type: ignore[attr-defined]  # an async generator in fact
+        assert (await task).stdout_bytes == 20_000_006
+
+    async def test_replay_holds_nobody_up(self, runner: Runner) -> None:
+        """A follower that starts from the beginning of a long output does not stop the command before it has caught up."""
+        execution = runner.make()
+        text = "head -c 5000000 /dev/zero; echo MARK; read -r; head -c 5000000 /dev/zero"
+        task = asyncio.create_task(runner.run(execution, text, stdin=True))
+        await until(execution.events(), b"MARK")
+        late = execution.events()
+        await anext(late)
+        execution.write_stdin(0, b"\n", True)
+        assert (await task).stdout_bytes == 10_000_005
+        await late.aclose()  # type: ignore[attr-defined]  # an async generator in fact
+
+    async def test_nobody_follows(self, runner: Runner) -> None:
+        """Detached, a command runs to its end; its output waits on disk."""
+        execution, events = await complete(runner, "head -c 8000000 /dev/zero")
+        assert len(output(events)) == 8_000_000
+        assert execution.result is not None
+        assert not execution.result.truncated
+
+    async def test_time_out_while_held_up(self, runner: Runner) -> None:
+        """A follower that never reads cannot keep a command alive beyond its time-out."""
+        execution = runner.make()
+        slow = execution.events()
+        task = asyncio.create_task(runner.run(execution, "exec yes", timeout=0.3))
+        await anext(slow)
+        ended = await task
+        assert ended.kind is EndKind.TIMED_OUT
+        assert ended.stdout_bytes < 3 * WINDOW
+        await slow.aclose()  # type: ignore[attr-defined]  # an async generator in fact
+
+
+DISK_FULL = """
+import asyncio, resource, sys
+from tests.run.conftest import Runner, gather_events, output
+from sandboxd.model import Exited, Gap, Result
+
+async def main():
+    runner = Runner(sys.argv[1])
+    execution = runner.make()
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))  # only the spool is a regular file here
+    ended = await runner.run(execution, "head -c 2000000 /dev/zero; echo the end; exit 4")
+    assert (ended.code, ended.truncated, ended.stdout_bytes) == (4, True, 2_000_008), ended
+    execution.finish(Result(ended.kind, ended.code, truncated=True))
+    events = await gather_events(execution)
+    assert output(events).endswith(b"the end\\n")
+    assert len([e for e in events if isinstance(e, Gap)]) == 1
+    assert isinstance(events[-1], Exited)
+    assert 200_000 < execution._spool.size <= 300_000
+    execution.close()
+
+asyncio.run(main())
+"""
+
+
+class TestDisk:
+    def test_full(self, tmp_path: Path) -> None:
+        """When the disk is full the command goes on to its end, and the result says what is missing."""
+        done = subprocess.run(
+            [sys.executable, "-W", "error", "-c", DISK_FULL, str(tmp_path)],
+            check=False,
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parents[2],
+        )
+        assert done.returncode == 0, done.stderr
+
+    async def test_no_directory(self, runner: Runner) -> None:
+        """Without a place for the spool the command runs all the same."""
+        execution = Execution("e1", "s1", "", "/nonexistent/spool")
+        runner.executions.append(execution)
+        ended = await runner.run(execution, "echo hi")
+        execution.finish(Result(ended.kind, ended.code))
+        assert output(await gather_events(execution)) == b"hi\n"
+
+    async def test_planted_file(self, runner: Runner, tmp_path: Path) -> None:
+        """A file or link that stands in the spool's place is neither followed nor overwritten."""
+        target = tmp_path.parent / "target"
+        target.write_text("precious")
+        (tmp_path / "e0.spool").symlink_to(target)
+        _, events = await complete(runner, "echo hi")
+        assert output(events) == b"hi\n"
+        assert target.read_text() == "precious"
+        (tmp_path / "e0.spool").unlink()
+
+
+class TestSpool:
+    def test_seek_and_read(self, tmp_path: Path) -> None:
+        """Any sequence number is found, also between frames and beyond the index."""
+        spool = Spool(str(tmp_path / "s"), 1 << 20)
+        count = INDEX_EVERY * 3 + 5
+        for number in range(count):
+            assert spool.append(Output(10 + 2 * number, Stream.STDERR, number, b"%d" % number, 0.5))
+        for seq in range(10 + 2 * count):
+            position = spool.seek(seq)
+            if seq > 10 + 2 * (count - 1):
+                assert position == spool.size
+                continue
+            event, _ = spool.read(position)
+            assert event.seq == max(10, seq + seq % 2)
+        spool.close()
+        assert os.listdir(tmp_path) == []
+
+    def test_limit_is_exact(self, tmp_path: Path) -> None:
+        """The file never grows beyond its limit, and once full it stays full."""
+        spool = Spool(str(tmp_path / "s"), 2 * (HEADER.size + 4))
+        assert spool.append(Output(1, Stream.STDOUT, 0, b"abcd", 0))
+        assert not spool.append(Output(2, Stream.STDOUT, 4, b"abcde", 0))
+        assert not spool.append(Output(2, Stream.STDOUT, 4, b"abcd", 0))
+        assert os.stat(spool.path).st_size == spool.size == HEADER.size + 4
+        spool.close()
+
+    def test_cut_from_outside(self, tmp_path: Path) -> None:
+        """A file cut by somebody else is noticed, not read as something else."""
+        spool = Spool(str(tmp_path / "s"), 1 << 20)
+        spool.append(Output(1, Stream.STDOUT, 0, b"abcd", 0))
+        for size in (HEADER.size + 2, HEADER.size - 1):
+            os.truncate(spool.path, size)
+            with pytest.raises(EOFError):
+                spool.read(0)
+        spool.close()
