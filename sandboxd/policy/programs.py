@@ -27,7 +27,8 @@ _POWER_VERBS = frozenset(("poweroff", "reboot", "halt", "kexec", "soft-reboot", 
 _FORMATTERS = re.compile(r"mkfs(?:\..+)?|mke2fs|mkdosfs|mkswap|mkntfs|mkexfatfs|newfs|blkdiscard|zerofree")
 _PARTITIONERS = frozenset(("fdisk", "sfdisk", "gdisk", "sgdisk", "cfdisk", "parted"))
 _CONTAINERS = frozenset(("docker", "podman", "nerdctl"))
-_HELP = frozenset(("--help", "-h", "--version", "-V", "help", "version"))
+_ASKS = frozenset(("--help", "--version"))
+_HELP = _ASKS | {"-h", "-V", "help", "version"}
 
 # What runs another program by name, and the words that may stand between.
 _RUNNERS = frozenset(
@@ -207,7 +208,7 @@ def catastrophe(argv: Argv) -> str | None:
     if name is None:
         return None
     words = _known(argv)
-    if _HELP.intersection(words):
+    if _ASKS.intersection(words):
         return None
     operands = _operands(words)
     if name in _POWER and "-c" not in words:

@@ -1,0 +1,180 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Catastrophes, what needs a human, and touches of what is protected: whole lines, through the real analysis.
+
+The lines are judged; nothing here runs them.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from typing import Any
+
+import pytest
+
+from sandboxd.model import Act, Behavior, Consultant, Decision, EffectKind, Facts, Mode, Opinion, PathFact, Scope
+from sandboxd.policy.programs import catastrophe, edits_in_place, privilege, touch
+from tests.policy.policy_cases import CORPUS, HOME, MODES, WORKSPACE, analysis, command, decide, effect
+
+LINES: dict[str, Any] = tomllib.loads((CORPUS / "policy_safety.toml").read_text())
+YES = tuple(Opinion(who, Behavior.ALLOW, "fine") for who in Consultant)
+
+
+def _lines(table: str) -> list[str]:
+    return list(LINES[table]["lines"])
+
+
+@pytest.mark.parametrize("line", _lines("catastrophe"))
+def test_catastrophe(line: str) -> None:
+    """A certain catastrophe is denied in every mode, whatever is allowed and whoever agrees."""
+    for mode in MODES:
+        decision = decide(line, "allow Bash", mode=mode, opinions=YES)
+        assert (decision.behavior, decision.step) == (Behavior.DENY, "1d"), (mode, decision.step, decision.message)
+        assert decision.protected
+        assert decision.flip
+
+
+@pytest.mark.parametrize("line", _lines("interaction"))
+def test_interaction(line: str) -> None:
+    """What needs a human by nature asks one, also in bypassPermissions and under an allow rule."""
+    decision = decide(line, "allow Bash", mode=Mode.BYPASS)
+    assert (decision.behavior, decision.step, decision.immune) == (Behavior.ASK, "1e", True), decision.message
+
+
+@pytest.mark.parametrize("line", _lines("ordinary"))
+def test_ordinary(line: str) -> None:
+    """Ordinary work, and text that only mentions a catastrophe, trips neither."""
+    decision = decide(line, mode=Mode.BYPASS)
+    assert decision.behavior is Behavior.ALLOW, decision.message
+    assert not decision.protected
+
+
+@pytest.mark.parametrize("line", _lines("touch"))
+def test_touch(line: str) -> None:
+    """A touch of what is protected asks a human, in every spelling and in bypassPermissions too."""
+    decision = decide(line, "allow Bash", mode=Mode.BYPASS)
+    assert decision.step in ("1g", "1d", "1e"), decision.message
+    assert decision.protected
+    assert decision.behavior is not Behavior.ALLOW
+    assert decide(line, "allow Bash", mode=Mode.BYPASS, headless=True).behavior is Behavior.DENY
+
+
+@pytest.mark.parametrize("line", _lines("settings_read"))
+def test_settings_read(line: str) -> None:
+    """Reading an agent's permission settings asks; in auto mode the classifier may allow it, an allow rule never."""
+    decision = decide(line, "allow Bash", "allow Read", mode=Mode.BYPASS)
+    assert (decision.step, decision.reason, decision.behavior) == ("1g", "settings_read", Behavior.ASK)
+    agrees = (Opinion(Consultant.CLASSIFIER, Behavior.ALLOW, "asked for"),)
+    assert decide(line, mode=Mode.AUTO, opinions=agrees).behavior is Behavior.ALLOW
+    assert decide(line, mode=Mode.DEFAULT, opinions=agrees).behavior is Behavior.ASK
+
+
+@pytest.mark.parametrize("line", _lines("untouched"))
+def test_untouched(line: str) -> None:
+    """Reads, mentions, lookalikes, unknown targets and git's own writes never trip the killswitch."""
+    decision = decide(line, mode=Mode.BYPASS)
+    assert not decision.protected, decision.message
+
+
+def _write(target: str | None, **more: Any) -> Any:
+    return analysis(command("tool a", effect(EffectKind.WRITE, target, act=Act.WRITE, **more)))
+
+
+def _bypass(given: Any, **more: Any) -> Decision:
+    return decide(given, mode=Mode.BYPASS, **more)
+
+
+def test_real_path_counts() -> None:
+    """A path that is a link to something protected is protected, and so is what `..` after a link leads to."""
+    target = f"{WORKSPACE}/notes"
+    facts = Facts(observed=True, paths=(PathFact(target, f"{WORKSPACE}/.git/config", True),))
+    assert _bypass(_write(target), facts=facts).step == "1g"
+    assert _bypass(_write(target)).step == "2a"
+    dotted = _write(target, code="path.dotdot")
+    assert _bypass(dotted, facts=facts).step == "1g"
+    assert decide(dotted).reason == "scope.write_unresolved"
+
+
+def test_observed_places_count() -> None:
+    """The real git directory of a worktree, the target of core.hooksPath and sandboxd's own files are protected."""
+    for place in ("/srv/repo.git", f"{WORKSPACE}/hooks"):
+        for facts in (Facts(True, repositories=(place,)), Facts(True, hooks_paths=(place,))):
+            assert _bypass(_write(f"{place}/x"), facts=facts).step == "1g"
+    scope = Scope(WORKSPACE, HOME, own=("/var/lib/boxes",))
+    assert _bypass(_write("/var/lib/boxes/state.db"), scope=scope).step == "1g"
+
+
+def test_unknown_target() -> None:
+    """A wholly unknown target is no evidence while the mount plan guards it, and is one where it does not."""
+    assert _bypass(_write(None)).step == "2a"
+    weak = _bypass(_write(None), enforcement_full=False)
+    assert (weak.step, weak.reason) == ("1g", "protected.unknown")
+
+
+def test_destination_that_may_be_a_directory() -> None:
+    """`cp a/.npmrc b` touches `b/.npmrc` only where `b` is a directory: by facts, by a slash, by what it must be."""
+    line = "cp vendor/.npmrc other"
+    assert _bypass(line).step == "2a"
+    there = Facts(True, paths=(PathFact(f"{WORKSPACE}/other", f"{WORKSPACE}/other", True, True),))
+    assert _bypass(line, facts=there).step == "1g"
+    assert _bypass("cp vendor/.npmrc other/").step == "1g"
+    assert _bypass("cp vendor/.npmrc .").step == "1g"
+    assert _bypass("cp vendor/.npmrc ~").step == "1g"
+
+
+def test_unsandboxed() -> None:
+    """Leaving the sandbox on request asks a human; a profile that says `none` was a human's word already."""
+    given = analysis(command("ls", effect(EffectKind.READ, WORKSPACE)))
+    asked = _bypass(given, unsandboxed="request")
+    assert (asked.step, asked.immune, asked.reason) == ("1e", True, "interaction.unsandboxed")
+    assert _bypass(given, unsandboxed="profile none").step == "2a"
+
+
+@pytest.mark.parametrize("line", ["rm -rf / 'open", ":(){ :|:& };: 'open"])
+def test_unparsed_danger(line: str) -> None:
+    """What the words of a text that cannot be read still tell is enough to stop it in bypassPermissions."""
+    assert _bypass(line).step in ("1d", "1e")
+
+
+def test_unparsed_touch() -> None:
+    """A protected name among the words of a text that cannot be read is evidence."""
+    assert _bypass("cp a .git/config; echo 'open").step == "1g"
+
+
+def test_grant_of_touch() -> None:
+    """An approved touch opens that path; beside code that cannot be read it opens nothing, and says so before."""
+    yes = (Opinion(Consultant.APPROVAL, Behavior.ALLOW, "", name="ada"),)
+    opened = decide("echo x >> .git/config", opinions=yes)
+    assert opened.behavior is Behavior.ALLOW
+    assert [(grant.kind.value, grant.target) for grant in opened.grants] == [
+        ("workspace_write", ""),
+        ("protected", f"{WORKSPACE}/.git/config"),
+    ]
+    beside = decide("./tool; echo x >> .git/config")
+    assert "stays closed" in beside.message
+    assert all(grant.kind.value != "protected" for grant in decide("./tool; echo x >> .git/config", opinions=yes).grants)
+
+
+@pytest.mark.parametrize(
+    ("argv", "found"),
+    [
+        (("ruby", "-i", "-pe", "1", ".git/config"), ".git/config"),
+        (("frob", "--write", "a", ".vscode/x"), ".vscode/x"),
+        (("frob", "-o", ".mcp.json", "a"), ".mcp.json"),
+        (("frob", "--output=.mcp.json"), ".mcp.json"),
+        (("zgrep", "-i", "x", ".git/config"), None),
+        (("frob", "--check", ".vscode/x"), None),
+        (("frob", "-i", "src/x"), None),
+        (("frob", "-o", "out", ".git/config"), None),
+    ],
+)
+def test_in_place(argv: tuple[str, ...], found: str | None) -> None:
+    """An unknown program that says it writes in place, or to a file, is taken at its word."""
+    assert edits_in_place(argv) == found
+
+
+@pytest.mark.parametrize("argv", [(), (None,), (None, "config"), ("git",), ("git", None), ("docker", None), ("chmod",), ("npx",)])
+def test_unknown_words(argv: tuple[str | None, ...]) -> None:
+    """Unknown words are no evidence by themselves, and no table trips over them."""
+    assert catastrophe(argv) is None
+    assert privilege(argv) is None
+    assert touch(argv) is None
