@@ -127,6 +127,7 @@ class Execution:
         self.result = result
         self._emit(Exited(self._last + 1, self.id, result), terminal=True)
         self.done.set()
+        self._settle()
 
     async def run(
         self,
@@ -204,8 +205,7 @@ class Execution:
                 while seq <= self._last:
                     event = self._held.get(seq)
                     if event is None:
-                        self._check_open()
-                        event, position = self._spool.read(follower.position)
+                        event, position = self._read(follower.position)
                     yield event
                     seq += 1
                     self._advance(follower, position)
@@ -216,6 +216,7 @@ class Execution:
         finally:
             self._followers.discard(follower)
             self._relieve()
+            self._settle()
 
     def write_stdin(self, offset: int, data: bytes, eof: bool) -> int:
         """Feed the command; returns how many bytes of stdin have been taken in all.
@@ -321,6 +322,18 @@ class Execution:
         """Read on when nobody lies far behind any more."""
         if self._pump is not None and self._pump.paused and not self._lagging(WINDOW // 2):
             self._pump.resume()
+
+    def _read(self, position: int) -> tuple[Output, int]:
+        self._check_open()
+        try:
+            return self._spool.read(position)
+        except (OSError, EOFError) as error:
+            raise NotFound(f"the output of execution `{self.id}` cannot be read: {error}", field="execution_id") from error
+
+    def _settle(self) -> None:
+        """A finished execution that nobody reads costs no descriptor and little memory."""
+        if self.result is not None and not self._followers:
+            self._spool.rest()
 
     def _check_open(self) -> None:
         if self._closed:

@@ -13,11 +13,13 @@ from __future__ import annotations
 import bisect
 import os
 import struct
+from collections import deque
 
 from sandboxd.model import Output, Stream
 
 HEADER = struct.Struct("<IQBQd")
 INDEX_EVERY = 64  # frames between two index entries
+RECENT = 4  # frames kept in memory too, for followers that keep up
 
 _STREAMS = (Stream.STDOUT, Stream.STDERR)
 _NUMBER = {stream: number for number, stream in enumerate(_STREAMS)}
@@ -31,8 +33,10 @@ class Spool:
         self.limit = limit
         self.size = 0
         self.full = False
+        self._made = False
         self._fd = -1
         self._count = 0
+        self._recent: deque[tuple[int, Output]] = deque(maxlen=RECENT)
         self._index_seqs: list[int] = []
         self._index_positions: list[int] = []
 
@@ -54,15 +58,17 @@ class Spool:
         if self._count % INDEX_EVERY == 0:
             self._index_seqs.append(event.seq)
             self._index_positions.append(self.size)
+        self._recent.append((self.size, event))
         self._count += 1
         self.size += length
         return True
 
     def _write(self, header: bytes, data: bytes, length: int) -> bool:
         try:
-            if self._fd < 0:
+            if self._fd < 0:  # the first frame
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
                 self._fd = os.open(self.path, flags, 0o600)
+                self._made = True
             written = os.pwritev(self._fd, (header, data), self.size)
         except OSError:  # no space, quota, file size limit, directory gone: the command goes on without its spool
             return False
@@ -74,12 +80,19 @@ class Spool:
             pass  # the cut frame lies behind `size`, where nobody reads in this process
         return False
 
+    def rest(self) -> None:
+        """Let go of memory and descriptor; the file stays and is opened again when somebody reads."""
+        self._recent.clear()
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+
     def seek(self, seq: int) -> int:
         """The position of the first frame whose sequence number is `seq` or later; `size` when there is none."""
         entry = bisect.bisect_right(self._index_seqs, seq) - 1
         position = self._index_positions[entry] if entry >= 0 else 0
         while position < self.size:
-            length, number, _, _, _ = HEADER.unpack(os.pread(self._fd, HEADER.size, position))
+            length, number, _, _, _ = HEADER.unpack(self._pread(HEADER.size, position))
             if number >= seq:
                 break
             position += HEADER.size + length
@@ -90,23 +103,28 @@ class Spool:
 
         Raises EOFError when the file has been cut from outside.
         """
-        head = os.pread(self._fd, HEADER.size, position)
-        if len(head) < HEADER.size:
-            raise EOFError(f"{self.path} ends inside a frame")
-        length, seq, number, offset, at = HEADER.unpack(head)
-        data = os.pread(self._fd, length, position + HEADER.size)
+        for place, event in self._recent:
+            if place == position:
+                return event, position + HEADER.size + len(event.data)
+        length, seq, number, offset, at = HEADER.unpack(self._pread(HEADER.size, position))
+        data = self._pread(length, position + HEADER.size)
+        return Output(seq, _STREAMS[number], offset, data, at), position + HEADER.size + length
+
+    def _pread(self, length: int, position: int) -> bytes:
+        if self._fd < 0:
+            self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+        data = os.pread(self._fd, length, position)
         if len(data) < length:
             raise EOFError(f"{self.path} ends inside a frame")
-        return Output(seq, _STREAMS[number], offset, data, at), position + HEADER.size + length
+        return data
 
     def close(self) -> None:
         """Close and remove the file; idempotent."""
         self.full = True
-        if self._fd < 0:
-            return
-        os.close(self._fd)
-        self._fd = -1
-        try:
-            os.unlink(self.path)
-        except FileNotFoundError:
-            pass
+        self.rest()
+        if self._made:
+            self._made = False
+            try:
+                os.unlink(self.path)
+            except FileNotFoundError:
+                pass

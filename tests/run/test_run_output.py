@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.errors import NotFound
 from sandboxd.model import EndKind, Event, Exited, Gap, Output, Result, Stream
 from sandboxd.run.execution import TAIL, WINDOW, Execution
 from sandboxd.run.spool import HEADER, INDEX_EVERY, Spool
@@ -183,6 +184,13 @@ async def main():
     assert isinstance(events[-1], Exited)
     assert 200_000 < execution._spool.size <= 300_000
     execution.close()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    execution = runner.make()
+    ended = await runner.run(execution, "echo hi")
+    assert (ended.code, ended.truncated) == (0, False), ended
+    execution.close()
+    import os
+    assert os.listdir(sys.argv[1]) == []
 
 asyncio.run(main())
 """
@@ -236,6 +244,21 @@ class TestSpool:
         spool.close()
         assert os.listdir(tmp_path) == []
 
+    async def test_removed_from_outside(self, runner: Runner) -> None:
+        """A follower of a spool that somebody removed is told so."""
+        execution, _ = await complete(runner, "echo hi")
+        os.unlink(f"{runner.spool_dir}/{execution.id}.spool")
+        with pytest.raises(NotFound):
+            await gather_events(execution)
+
+    async def test_finished_costs_nothing(self, runner: Runner) -> None:
+        """A finished execution keeps no descriptor open, also after somebody read it again."""
+        before = len(os.listdir("/proc/self/fd"))
+        execution, events = await complete(runner, "seq 1000")
+        assert len(os.listdir("/proc/self/fd")) == before
+        assert await gather_events(execution) == events
+        assert len(os.listdir("/proc/self/fd")) == before
+
     def test_limit_is_exact(self, tmp_path: Path) -> None:
         """The file never grows beyond its limit, and once full it stays full."""
         spool = Spool(str(tmp_path / "s"), 2 * (HEADER.size + 4))
@@ -249,6 +272,7 @@ class TestSpool:
         """A file cut by somebody else is noticed, not read as something else."""
         spool = Spool(str(tmp_path / "s"), 1 << 20)
         spool.append(Output(1, Stream.STDOUT, 0, b"abcd", 0))
+        spool.rest()
         for size in (HEADER.size + 2, HEADER.size - 1):
             os.truncate(spool.path, size)
             with pytest.raises(EOFError):
