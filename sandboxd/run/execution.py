@@ -191,7 +191,8 @@ class Execution:
     async def events(self, from_seq: int = 1) -> AsyncIterator[Event]:
         """Replay from event `from_seq` and follow to the terminal event.
 
-        Raises RequestError (field `from_seq`) below 1, NotFound when the execution has been closed meanwhile.
+        Raises RequestError (field `from_seq`) below 1, NotFound when the execution has been closed
+        or its spool was removed.
         """
         if from_seq < 1:
             raise RequestError(f"`{from_seq}` is not a sequence number", field="from_seq", fix="they start at 1")
@@ -205,7 +206,8 @@ class Execution:
                 while seq <= self._last:
                     event = self._held.get(seq)
                     if event is None:
-                        event, position = self._read(follower.position)
+                        self._check_open()
+                        event, position = self._spool.read(follower.position)
                     yield event
                     seq += 1
                     self._advance(follower, position)
@@ -322,13 +324,6 @@ class Execution:
         """Read on when nobody lies far behind any more."""
         if self._pump is not None and self._pump.paused and not self._lagging(WINDOW // 2):
             self._pump.resume()
-
-    def _read(self, position: int) -> tuple[Output, int]:
-        self._check_open()
-        try:
-            return self._spool.read(position)
-        except (OSError, EOFError) as error:
-            raise NotFound(f"the output of execution `{self.id}` cannot be read: {error}", field="execution_id") from error
 
     def _settle(self) -> None:
         """A finished execution that nobody reads costs no descriptor and little memory."""

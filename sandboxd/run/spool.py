@@ -15,6 +15,7 @@ import os
 import struct
 from collections import deque
 
+from sandboxd.errors import NotFound
 from sandboxd.model import Output, Stream
 
 HEADER = struct.Struct("<IQBQd")
@@ -88,7 +89,10 @@ class Spool:
             self._fd = -1
 
     def seek(self, seq: int) -> int:
-        """The position of the first frame whose sequence number is `seq` or later; `size` when there is none."""
+        """The position of the first frame whose sequence number is `seq` or later; `size` when there is none.
+
+        Raises NotFound when the file was removed or cut from outside.
+        """
         entry = bisect.bisect_right(self._index_seqs, seq) - 1
         position = self._index_positions[entry] if entry >= 0 else 0
         while position < self.size:
@@ -101,7 +105,7 @@ class Spool:
     def read(self, position: int) -> tuple[Output, int]:
         """The frame that starts at `position`, and the position of the next one.
 
-        Raises EOFError when the file has been cut from outside.
+        Raises NotFound when the file was removed or cut from outside.
         """
         for place, event in self._recent:
             if place == position:
@@ -111,11 +115,14 @@ class Spool:
         return Output(seq, _STREAMS[number], offset, data, at), position + HEADER.size + length
 
     def _pread(self, length: int, position: int) -> bytes:
-        if self._fd < 0:
-            self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-        data = os.pread(self._fd, length, position)
+        try:
+            if self._fd < 0:
+                self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            data = os.pread(self._fd, length, position)
+        except OSError as error:
+            raise NotFound(f"the output cannot be read: {self.path}: {error.strerror}", field="execution_id") from error
         if len(data) < length:
-            raise EOFError(f"{self.path} ends inside a frame")
+            raise NotFound(f"the output cannot be read: {self.path} was cut", field="execution_id")
         return data
 
     def close(self) -> None:

@@ -275,6 +275,6 @@ class TestSpool:
         spool.rest()
         for size in (HEADER.size + 2, HEADER.size - 1):
             os.truncate(spool.path, size)
-            with pytest.raises(EOFError):
+            with pytest.raises(NotFound):
                 spool.read(0)
         spool.close()
