@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.model import Box, Enforcement, Event, ExitStatus, Output, Stdio, Stream
+from sandboxd.model import Box, EndKind, Enforcement, Event, ExitStatus, Output, Stdio, Stream
 from sandboxd.run.execution import Ended, Execution
 
 
@@ -169,6 +169,13 @@ async def until(events: Any, text: bytes) -> bytes:
             if text in seen:
                 return seen
     raise AssertionError(f"{text!r} never came, only {seen[-200:]!r}")
+
+
+async def run_out(execution: Execution, mark: bytes) -> None:
+    """Let the time run out as soon as the command has printed `mark`: no guess at how long its start takes."""
+    await until(execution.events(), mark)
+    assert execution._process is not None
+    execution._process.stop(EndKind.TIMED_OUT, "timeout")
 
 
 async def gather_events(execution: Execution, from_seq: int = 1) -> list[Event]:

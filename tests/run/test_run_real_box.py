@@ -17,7 +17,7 @@ from sandboxd.model import Box, EndKind, Enforcement, Facts, Grant, GrantKind, P
 from sandboxd.run.execution import Ended, Execution
 from tests._require import require
 
-from .conftest import _open_fds, gather_events, output, until
+from .conftest import _open_fds, gather_events, output, run_out, until
 
 START = Callable[[str], Callable[[Stdio], Box]]
 
@@ -70,9 +70,9 @@ async def start(workspace: Path) -> AsyncIterator[START]:
 # Odd durations, so that no other process of this machine is taken for one of ours.
 
 
-async def run(execution: Execution, start: Callable[[Stdio], Box], limit: float | None = None, grace: float = 0.2) -> Ended:
+async def run(execution: Execution, start: Callable[[Stdio], Box], grace: float = 0.2) -> Ended:
     ended = await execution.run(
-        start, timeout=limit, grace=grace, stdin=True, report_cwd=True, max_output=None, profile="workspace"
+        start, timeout=None, grace=grace, stdin=True, report_cwd=True, max_output=None, profile="workspace"
     )
     execution.finish(Result(ended.kind, ended.code))
     return ended
@@ -100,7 +100,9 @@ async def test_whole_life(execution: Execution, start: START, workspace: Path) -
 async def test_timeout_ends_what_hides(execution: Execution, start: START) -> None:
     """Children in sessions of their own that ignore TERM are gone when the time-out is told."""
     text = "trap '' TERM; for i in {1..50}; do setsid bash -c \"trap '' TERM; sleep 86211\" & done; echo up; wait"
-    ended = await run(execution, start(text), limit=1.0)
+    task = asyncio.create_task(run(execution, start(text)))
+    await run_out(execution, b"up\n")
+    ended = await task
     assert (ended.kind, ended.code) == (EndKind.TIMED_OUT, 124)
     assert output(await gather_events(execution)) == b"up\n"
     assert not _processes("sleep 86211")
