@@ -151,17 +151,25 @@ class Writer:
 
 
 def _execute(connection: sqlite3.Connection, entry: Entry) -> bool:
-    """Run one statement. One that cannot be made or is refused costs itself only, not the batch."""
+    """Run one statement. One that cannot be made or is refused costs itself only; a failing disk costs the batch."""
     assert entry.statement is not None
     try:
-        statement = entry.statement()
+        text, values = entry.statement()
+        connection.execute(text, tuple(map(_storable, values)))
+    except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError, sqlite3.DataError) as error:
+        return _refuse(entry, error)
+    except sqlite3.Error:
+        raise
     except Exception as error:  # whatever an odd value does to the encoder
         return _refuse(entry, error)
-    try:
-        connection.execute(*statement)
-    except (sqlite3.IntegrityError, sqlite3.InterfaceError, sqlite3.ProgrammingError) as error:
-        return _refuse(entry, error)
     return True
+
+
+def _storable(value: object) -> object:
+    """Text as SQLite can hold it: a byte of a file name that is no UTF-8 appears as `\udc80` (in JSON, that is itself)."""
+    if isinstance(value, str) and not value.isascii():
+        return value.encode("utf-8", "backslashreplace").decode("utf-8")
+    return value
 
 
 def _refuse(entry: Entry, error: Exception) -> bool:

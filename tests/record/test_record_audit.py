@@ -167,6 +167,16 @@ class TestDecisions:
         for needle in (b"abcdef123", b"xyzzy42", b'ter\\"2', b'ter"2'):
             assert needle not in kept
 
+    async def test_names_that_are_no_text(self, record: Record) -> None:
+        """A path with bytes that are no UTF-8 is kept readable, and its decision comes back whole."""
+        odd = os.fsdecode(b"/w/caf\xe9")
+        decision = Decision(Behavior.ASK, "3", "default", f"writes `{odd}`")
+        await decide(record, 1, decision, f"touch {odd}", cwd=odd, durable=True)
+        row = record.decision("d1")
+        assert row.decision == decision
+        assert row.cwd == "/w/caf\\udce9"
+        assert list(record.export())
+
 
 class TestExecutions:
     async def test_life(self, record: Record) -> None:
