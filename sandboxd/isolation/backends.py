@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import stat
 from fnmatch import fnmatchcase
 
 from sandboxd.errors import IsolationError
@@ -16,7 +17,7 @@ from sandboxd.isolation.bwrap import FIX_INSTALL, Bwrap
 from sandboxd.isolation.gitmounts import GUARDED_NAMES
 from sandboxd.isolation.plan import HostFacts, HostPath, wanted
 from sandboxd.model import Backend, Enforcement, Layer, NetworkMode, PlanRequest, Probe, Profile, Require, Session, Strength
-from sandboxd.paths import is_within
+from sandboxd.paths import is_within, parents
 from sandboxd.sensitive import secret_masks
 
 BACKENDS: tuple[Backend, ...] = (Bwrap(),)
@@ -82,7 +83,7 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
     for pattern in secret_masks(session.home):
         for name in _expand(pattern):
             found = _look(name)
-            if found is not None:
+            if found is not None and _reachable(found.real, session):
                 secrets.append(found)
     profile = request.profile if request is not None else None
     repositories = request.facts.repositories if request is not None else ()
@@ -90,7 +91,9 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
         looked=frozenset(names),
         paths=paths,
         secrets=tuple(secrets),
-        sockets=_sockets() if profile is not None and profile.unix_allow else (),
+        sockets=tuple(path for path in _sockets() if _reachable(path, session))
+        if profile is not None and profile.unix_allow
+        else (),
         git=tuple(path for repository in repositories for path in _git_guards(repository)),
         resolver=_resolver(),
         env=tuple((name, os.environ[name]) for name in (profile.env_pass if profile else ()) if name in os.environ),
@@ -118,6 +121,29 @@ def _look(path: str) -> HostPath | None:
         return HostPath(path, real, is_dir=os.path.isdir(real))
     except OSError:
         return None
+
+
+def _reachable(path: str, session: Session) -> bool:
+    """Whether the box's user can get at `path` at all: what lies behind a closed directory needs no cover, nor can have one.
+
+    Root in a box has no capabilities, so the directories of others are closed to it too. One with an access list counts
+    as open.
+    """
+    if session.uid == os.geteuid() != 0:
+        return True  # this process could see it, and so can the box
+    try:
+        return all(_searchable(directory, session) for directory in parents(path))
+    except OSError:
+        return False
+
+
+def _searchable(directory: str, session: Session) -> bool:
+    info = os.stat(directory)
+    if info.st_uid == session.uid:
+        return bool(info.st_mode & stat.S_IXUSR)
+    if info.st_gid == session.gid:
+        return bool(info.st_mode & stat.S_IXGRP)
+    return bool(info.st_mode & stat.S_IXOTH) or "system.posix_acl_access" in os.listxattr(directory)
 
 
 def _resolver() -> tuple[str, ...]:

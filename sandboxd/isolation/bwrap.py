@@ -266,7 +266,7 @@ class Bwrap:
         """Start a plan. The caller keeps and closes `stdio`. Raises IsolationError; nothing runs then."""
         host = self._need_host()
         enforcement = self.enforcement(plan)
-        protect.prepare(plan)
+        plan = protect.prepare(plan)
         python = interpreter.find(plan.uid)
         if plan.uid != os.geteuid():
             _hand_over(stdio, plan)

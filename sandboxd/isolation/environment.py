@@ -62,12 +62,13 @@ def build(
         "LC_ALL": "C.UTF-8",
         "LOGNAME": user,
         "PATH": ":".join(search_path(profile, session)),
-        "PYTHONSAFEPATH": "1",
         "SHELL": "/bin/bash",
         "TERM": env.get("TERM", "xterm-256color") if request.tty else "dumb",
         "TMPDIR": scratch,
         "USER": user,
     }
+    if request.promise:
+        env["PYTHONSAFEPATH"] = "1"  # no module of the workspace is imported; a build or a test needs its own modules
     settings = list(_GIT_ALWAYS)
     if request.git_reads and not request.git_porcelain:
         settings += [*_GIT_READS, *request.facts.armed_git]

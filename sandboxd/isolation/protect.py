@@ -8,6 +8,7 @@ directories that a session's /tmp needs as mount points are made here.
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import stat
 
@@ -15,25 +16,34 @@ from sandboxd.errors import IsolationError
 from sandboxd.model import LaunchPlan, Mount, MountKind
 from sandboxd.paths import is_within
 
+_HIDES = (MountKind.HIDE_DIR, MountKind.HIDE_FILE)
 _BINDS = (MountKind.READ_ONLY, MountKind.WRITABLE)
 _TREE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def prepare(plan: LaunchPlan) -> None:
-    """Check every mount target of a plan; make the missing mount points in a session's /tmp.
+def prepare(plan: LaunchPlan) -> LaunchPlan:
+    """Check every mount target of a plan and make the missing mount points in a session's /tmp.
 
+    What was to be hidden and has gone since is left out: a mount point for it would be made on the host.
     Raises IsolationError for a protected path (or any mount target) reached through a symlink.
     """
     done: list[Mount] = []
+    gone: set[str] = set()
     for mount in plan.mounts:
-        if mount.kind is MountKind.SEAL or mount.target == "/":
-            done.append(mount)
+        if mount.kind in _HIDES and not os.path.lexists(mount.target):
+            gone.add(mount.target)
             continue
-        below = next(each for each in reversed(done) if is_within(mount.target, each.target) and each.kind is not MountKind.SEAL)
-        if below.kind in _BINDS and (below.kind is MountKind.WRITABLE or below.source != below.target):
-            foreign = below.source != below.target
-            _walk(below.source, mount.target[len(below.target) :].strip("/"), mount, make=foreign, plan=plan)
+        if mount.kind is MountKind.SEAL and mount.target in gone:
+            continue
+        if mount.kind is not MountKind.SEAL and mount.target != "/":
+            below = next(
+                each for each in reversed(done) if each.kind is not MountKind.SEAL and is_within(mount.target, each.target)
+            )
+            if below.kind in _BINDS and (below.kind is MountKind.WRITABLE or below.source != below.target):
+                foreign = below.source != below.target
+                _walk(below.source, mount.target[len(below.target) :].strip("/"), mount, make=foreign, plan=plan)
         done.append(mount)
+    return dataclasses.replace(plan, mounts=tuple(done)) if gone else plan
 
 
 def _walk(base: str, rest: str, mount: Mount, *, make: bool, plan: LaunchPlan) -> None:

@@ -1,0 +1,197 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ordinary development works in a box: git, builds, test suites, servers on loopback. Real programs, each kind of user.
+
+To add a case: a row in WORK (profile, command, what it prints at the end).
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.isolation.conftest import Result, Runner
+
+POOL = "import multiprocessing as m\nif __name__ == '__main__':\n  print(sum(m.Pool(2).map(abs, [-1, -2])))\n"
+MANAGER = "import multiprocessing as m\nif __name__ == '__main__':\n  print(m.Manager().list([1, 2])[1])\n"
+SHARED = "from multiprocessing import shared_memory as s\nx = s.SharedMemory(create=True, size=8); x.unlink(); print('ok')\n"
+PTY = "import pty\npty.spawn(['sh', '-c', 'test -t 0 && echo tty'])\n"
+SERVER = (
+    "import http.server, threading, urllib.request as u\n"
+    "s = http.server.HTTPServer(('localhost', 0), http.server.SimpleHTTPRequestHandler)\n"
+    "threading.Thread(target=s.serve_forever, daemon=True).start()\n"
+    "print(u.urlopen(f'http://localhost:{s.server_port}/').status)\n"
+)
+UNIX = (
+    "import socket\nfor p in ('ws.sock', '/tmp/t.sock'):\n"
+    "  s = socket.socket(socket.AF_UNIX); s.bind(p); s.listen(); c = socket.socket(socket.AF_UNIX); c.connect(p)\nprint('ok')\n"
+)
+UNIT = "import unittest\nclass T(unittest.TestCase):\n  def test_it(self): self.assertTrue(True)\n"
+
+WORK = [
+    ("workspace", "pool", "python3 pool.py", "3"),
+    ("workspace", "shared memory", "python3 shared.py", "ok"),
+    ("workspace", "pty", "python3 terminal.py", "tty"),
+    ("workspace", "server", "python3 server.py 2>/dev/null", "200"),
+    ("build", "manager", "python3 manager.py", "2"),
+    ("build", "unix", "python3 unix.py", "ok"),
+    ("workspace", "unittest", "python3 -m unittest -q test_unit.py 2>&1 | tail -1", "OK"),
+    ("workspace", "make", "printf 'all: ; @echo made\\n' > Makefile; make -j2", "made"),
+    ("workspace", "compile", "echo 'int main(){return 0;}' > m.c; cc -o m m.c && ./m && echo ran", "ran"),
+    ("workspace", "threads", "python3 -c 'import threading as t; x=t.Thread(target=print,args=(7,)); x.start(); x.join()'", "7"),
+    ("workspace", "node", 'node -e \'require("child_process").execFile("echo",["n"],(e,o)=>process.stdout.write(o))\'', "n"),
+    ("workspace", "background", "sleep 0.1 & wait; echo waited", "waited"),
+    ("workspace", "archive", "mkdir -p d; echo x > d/f; tar czf d.tgz d; tar tzf d.tgz | tail -1", "d/f"),
+    ("workspace", "find", "find . -name '*.py' -newer pool.py | wc -l >/dev/null; echo found", "found"),
+    (
+        "workspace",
+        "sqlite",
+        'python3 -c \'import sqlite3; c=sqlite3.connect("x.db"); c.execute("create table t(a)"); print(1)\'',
+        "1",
+    ),
+    ("network", "addresses", "python3 -c 'import socket; print(len(socket.if_nameindex()) > 0)'", "True"),
+]
+PROGRAMS = {"make": "make", "compile": "cc", "node": "node"}
+
+
+@pytest.fixture(scope="module")
+def ws(who: Runner) -> Path:
+    scripts = {
+        "pool": POOL,
+        "manager": MANAGER,
+        "shared": SHARED,
+        "terminal": PTY,
+        "server": SERVER,
+        "unix": UNIX,
+        "test_unit": UNIT,
+    }
+    for name, text in scripts.items():
+        who.make(f"work/{name}.py", text)
+    who.make("work-tmp")
+    return who.root / "work"
+
+
+@pytest.mark.parametrize(("profile", "name", "text", "said"), WORK, ids=[row[1] for row in WORK])
+def test_work(who: Runner, ws: Path, profile: str, name: str, text: str, said: str) -> None:
+    """The command does in the box what it does outside."""
+    if name in PROGRAMS and not shutil.which(PROGRAMS[name], path="/usr/bin:/bin"):
+        pytest.skip(f"no {PROGRAMS[name]}")
+    result = who(text, ws, profile=profile, tmp=str(who.root / "work-tmp"))
+    assert result.error == ""
+    assert result.out.strip().splitlines()[-1:] == [said], result.err
+
+
+def git(directory: Path, *words: str) -> str:
+    command = ["git", "-c", "safe.directory=*", "-c", "user.name=t", "-c", "user.email=t@example.org", *words]
+    return subprocess.run(command, cwd=directory, capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture
+def repository(who: Runner, request: pytest.FixtureRequest) -> Path:
+    """A repository with one commit, a hook that tells when it ran, and a file to change."""
+    name = f"repo-{abs(hash(request.node.name)) % 100000}"
+    path = who.make(name)
+    git(path, "init", "-q", "-b", "main")
+    git(path, "config", "user.name", "t")
+    git(path, "config", "user.email", "t@example.org")
+    (path / "file").write_text("one\n", encoding="utf-8")
+    git(path, "add", "-A")
+    git(path, "commit", "-q", "-m", "first")
+    for each in (path, *path.rglob("*")):
+        shutil.chown(each, who.uid)
+    return path
+
+
+def porcelain(who: Runner, repository: Path, text: str, *names: str) -> Result:
+    return who(
+        text,
+        repository,
+        repositories=[f"{repository}/.git"],
+        protected=[f"{repository}/.git"],
+        git_porcelain=True,
+        git_names=list(names),
+    )
+
+
+def test_git_porcelain_commits(who: Runner, repository: Path) -> None:
+    """Add, commit, branch, switch, merge, tag, stash and reset work; the host sees the result."""
+    result = porcelain(
+        who,
+        repository,
+        "set -e; echo two >> file; git add -A; git commit -q -m second; git checkout -q -b side; echo s > side; git add side;"
+        "git commit -q -m side; git switch -q main; git merge -q side; git tag v1;"
+        "echo z >> file; git stash -q; git branch -q -d side;"
+        "git reset -q --hard HEAD; git gc -q; git log --oneline | wc -l",
+        "add", "commit", "checkout", "switch", "merge", "tag", "stash", "branch", "reset", "gc", "log",
+    )  # fmt: skip
+    assert (result.code, result.out.strip()) == (0, "3"), result.err
+    assert git(repository, "status", "--porcelain") == ""
+    assert git(repository, "log", "--format=%s", "-1") == "side\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "git config core.fsmonitor ./evil",
+        "echo x > .git/hooks/post-commit",
+        "mv .git .git2",
+        "git config core.hooksPath evil; cat .git/config | grep -c evil; false",
+        'python3 -c \'open(".git/config","a").write("x")\'',
+        "rm -rf .git",
+    ],
+)
+def test_an_opaque_command_cannot_touch_the_repository(who: Runner, repository: Path, text: str) -> None:
+    """Not its configuration, not its hooks, not the directory itself; and git goes on working."""
+    before = (repository / ".git/config").read_bytes()
+    result = who(text, repository, repositories=[f"{repository}/.git"], protected=[f"{repository}/.git"])
+    assert result.code != 0
+    assert (repository / ".git/config").read_bytes() == before
+    assert sorted(each.name for each in (repository / ".git/hooks").iterdir() if each.suffix != ".sample") == []
+    assert git(repository, "status", "--porcelain") == ""
+
+
+def test_porcelain_cannot_plant_hooks_or_configuration(who: Runner, repository: Path) -> None:
+    """What a line of git runs on the way (here by an alias in the environment's place) finds the core read-only."""
+    result = porcelain(
+        who, repository, "echo x > .git/hooks/post-commit; echo x >> .git/config; echo x > .git/info/attributes", "add"
+    )
+    assert result.err.count("Read-only file system") == 3
+    assert not (repository / ".git/hooks/post-commit").exists()
+
+
+def test_git_status_shows_nothing_of_the_box(who: Runner, repository: Path) -> None:
+    """Neither inside nor outside does a mount point show up, before, during or after."""
+    who.make(f"{repository.name}/.claude/settings.json", "{}")
+    before = git(repository, "status", "--porcelain")
+    result = who(
+        "git status --porcelain",
+        repository,
+        repositories=[f"{repository}/.git"],
+        protected=[f"{repository}/.git", f"{repository}/.claude"],
+        git_reads=True,
+    )
+    assert result.out == before == git(repository, "status", "--porcelain")
+
+
+def test_git_reads_run_nothing(who: Runner, repository: Path) -> None:
+    """fsmonitor and hooks of a hostile configuration do not run in a read, and a secret stays one through textconv."""
+    marker = repository / "ran"
+    git(repository, "config", "core.fsmonitor", f"touch {marker} && false")
+    git(repository, "config", "diff.x.textconv", f"touch {marker}; cat {who.home}/.ssh/k #")
+    (repository / ".gitattributes").write_text("file diff=x\n", encoding="utf-8")
+    (repository / "file").write_text("two\n", encoding="utf-8")
+    who.make("home/.ssh/k", "sekret")
+    result = who(
+        "git status --short; git diff",
+        repository,
+        promise=True,
+        grants=[],
+        git_reads=True,
+        repositories=[f"{repository}/.git"],
+        armed_git=[["diff.x.textconv", "cat"]],
+    )
+    assert "file" in result.out
+    assert "sekret" not in result.out + result.err
+    assert not marker.exists()
