@@ -27,6 +27,7 @@ class Change:
     names: frozenset[str] = frozenset()
     pinned: frozenset[str] = frozenset()
     assigned: tuple[tuple[str, Word], ...] = ()  # `export x=…`; the word is the whole argument
+    appended: frozenset[str] = frozenset()
     all_names: bool = False
     everything: bool = False
     moves: bool = False
@@ -84,6 +85,7 @@ def _plain_names(words: tuple[Word, ...], note: Noter) -> Change:
             if not _NAME.match(value):
                 note("shell.names_evaluated", value)
                 return _ALL_NAMES
+            environment(value, note)
             names.add(value)
     return Change(frozenset(names))
 
@@ -137,6 +139,7 @@ def _declare(words: tuple[Word, ...], note: Noter) -> Change:
 def _declared(operands: tuple[Word, ...], note: Noter, pinned: bool) -> Change:
     names: set[str] = set()
     assigned: list[tuple[str, Word]] = []
+    appended: set[str] = set()
     for word in operands:
         text = word.value if word.value is not None else word.prefix
         match = _ASSIGNED.match(text)
@@ -144,7 +147,9 @@ def _declared(operands: tuple[Word, ...], note: Noter, pinned: bool) -> Change:
             name = match.group(1)
             environment(name, note)
             names.add(name)
-            if not match.group(2):
+            if match.group(2):
+                appended.add(name)
+            else:
                 assigned.append((name, word))
         elif word.value is not None and _NAME.match(word.value):
             names.add(word.value)
@@ -153,16 +158,20 @@ def _declared(operands: tuple[Word, ...], note: Noter, pinned: bool) -> Change:
             return _ALL_NAMES
     if pinned:
         return Change(pinned=frozenset(names))
-    return Change(frozenset(names), assigned=tuple(assigned))
+    assigned = [(name, word) for name, word in assigned if name not in appended]
+    return Change(frozenset(names), assigned=tuple(assigned), appended=frozenset(appended))
 
 
 def environment(name: str, note: Noter) -> None:
+    """Note a lasting change of a variable that bash itself uses for the commands that follow."""
     if name == "PATH":
         note("shell.path_changed", "")
     elif name in PROMPTS:
         note("shell.prompt", name)
     elif name == "IFS":
         note("shell.ifs_changed", "")
+    elif name in ("HOME", "CDPATH"):
+        note("shell.home_changed", name)
 
 
 def _export(words: tuple[Word, ...], note: Noter) -> Change:
@@ -172,18 +181,22 @@ def _export(words: tuple[Word, ...], note: Noter) -> Change:
         return _ALL_NAMES
     if any(letter == "f" for letter, _ in options):
         note("shell.function_export", "")
-    return _declared(operands, note, False)
+    change = _declared(operands, note, False)
+    # A name without a value keeps the value it has.
+    return (
+        change if change.all_names else Change(change.appended | {name for name, _ in change.assigned}, assigned=change.assigned)
+    )
 
 
 def _readonly(words: tuple[Word, ...], note: Noter) -> Change:
-    change = _export(words, note)
-    return change if change.all_names else Change(pinned=change.names)
+    _, operands, certain = _options(words, "")
+    return _declared(operands, note, True) if certain else _noted_all(note)
 
 
 def _local(words: tuple[Word, ...], note: Noter) -> Change:
     """Outside a function it fails and assigns nothing, so no value is certain after it."""
     change = _declare(words, note)
-    return Change(change.names, change.pinned, (), change.all_names)
+    return Change(change.names, change.pinned, all_names=change.all_names)
 
 
 def _read(words: tuple[Word, ...], note: Noter) -> Change:
@@ -233,7 +246,7 @@ def _noted_all(note: Noter) -> Change:
 
 
 def _unset(words: tuple[Word, ...], note: Noter) -> Change:
-    options, operands, certain = _options(words, "")
+    _, operands, certain = _options(words, "")
     if not certain:
         return _noted_all(note)
     return _plain_names(operands, note)
@@ -294,27 +307,12 @@ def _exec(words: tuple[Word, ...], note: Noter) -> Change:
 
 
 _HARMLESS_SHOPT = frozenset(
-    ["nullglob", "failglob", "dotglob", "nocaseglob", "globstar", "nocasematch", "inherit_errexit", "checkwinsize"]
+    ("nullglob", "failglob", "dotglob", "nocaseglob", "globstar", "nocasematch", "inherit_errexit", "checkwinsize")
 )
 _HARMLESS_SET = frozenset("abefhmtuvxBCET")
 _HARMLESS_SET_NAMES = frozenset(
-    [
-        "allexport",
-        "braceexpand",
-        "errexit",
-        "errtrace",
-        "functrace",
-        "hashall",
-        "monitor",
-        "noclobber",
-        "noglob",
-        "notify",
-        "nounset",
-        "onecmd",
-        "pipefail",
-        "verbose",
-        "xtrace",
-    ]
+    """allexport braceexpand errexit errtrace functrace hashall monitor noclobber noglob notify nounset onecmd pipefail
+    verbose xtrace""".split()  # noqa: SIM905  one name a line would hide them
 )
 
 

@@ -18,7 +18,7 @@ from sandboxd.shell.codes import Refused
 from sandboxd.shell.words import Flags, Mode, Piece, finish
 
 if TYPE_CHECKING:
-    from sandboxd.shell.reader import Frame
+    from sandboxd.shell.frames import Frame
 
 MAX_DEPTH = 20
 MAX_COMMANDS = 2_000
@@ -68,6 +68,8 @@ class Lexer(ABC):
         self.fixed = fixed
         self.found: list[Frame] = []
         self.extra: set[WordFlag] = set()
+        # Double quotes stood inside an expansion inside double quotes, see `check_braces`.
+        self.nested_quotes = False
         self._not_arithmetic: set[int] = set()
 
     @abstractmethod
@@ -186,6 +188,14 @@ class Lexer(ABC):
             pos = self._quoted_special(pos, pieces, "$`\\")
         return finish(pieces, self.span(0, len(text)), self.take_extra(), Mode.NONE)[0]
 
+    def check_braces(self, start: int, end: int) -> None:
+        """Brace expansion works on raw text and pairs double quotes naively: in `"${v:-"{a,b}"}"` it sees the braces bare."""
+        if self.nested_quotes:
+            self.nested_quotes = False
+            raw = self.text[start:end]
+            if _BARE_BRACE.search(raw) and ("," in raw or ".." in raw):
+                raise self.refuse("unparsed.ambiguous", start, end, "braces beside double quotes within double quotes")
+
     def take_extra(self) -> Flags:
         if not self.extra:
             return _NONE
@@ -268,6 +278,8 @@ class Lexer(ABC):
             raise self.refuse("unparsed.quote", pos)
         inner = body.group()
         end = body.end() + 1
+        if is_quoted and '"' in inner:
+            self.nested_quotes = True
         if heredoc and '\\"' in inner:
             raise self.refuse("unparsed.ambiguous", pos, end)
         fixed = self.fixed
@@ -327,7 +339,7 @@ class Lexer(ABC):
         """The operator and operand of `${v…}`; returns the offset of the closing brace, the operator, a literal operand."""
         operator = _OPERATOR.match(self.text, here)
         if operator is None:
-            raise self.refuse("unparsed.syntax", pos, here + 1, "this form of ${ } is not known")
+            return self._bad_operation(pos, here, is_quoted)
         op = operator.group()
         if op.startswith("@"):
             if op == "@P":
@@ -345,6 +357,15 @@ class Lexer(ABC):
         if op[-1] in "-=+" and all(isinstance(p, str) or p.kind is PartKind.LITERAL for p in operand):
             default = "".join([p if isinstance(p, str) else p.text for p in operand])
         return end, op, default
+
+    def _bad_operation(self, pos: int, here: int, is_quoted: bool) -> tuple[int, str, str | None]:
+        """A form that bash refuses when it comes to it ("bad substitution"); read on only where nothing in it can run."""
+        operand: list[Piece] = []
+        end = self._operand(pos, here, operand, is_quoted)
+        if any(isinstance(piece, Part) and piece.kind is not PartKind.LITERAL for piece in operand):
+            raise self.refuse("unparsed.syntax", pos, end + 1, "this form of ${ } is not known")
+        self.extra.add(WordFlag.EVALUATES)
+        return end, "bad", None
 
     def _operand(self, pos: int, here: int, pieces: list[Piece], is_quoted: bool) -> int:
         """The operand of `${v…}` up to the offset of its closing brace."""
@@ -379,6 +400,7 @@ class Lexer(ABC):
                 pieces.append(text[here : end + 1])
                 here = end + 1
             elif char == '"':
+                self.nested_quotes = True
                 here = self.double(here + 1, pieces)
             elif text.startswith("$'", here):
                 raise self.refuse("unparsed.ambiguous", here, here + 2)
@@ -511,4 +533,5 @@ class Lexer(ABC):
 
 
 _NONE: Flags = frozenset()
+_BARE_BRACE = re.compile(r"(?<!\$)\{")
 _NAME_TAIL = re.compile(r"(?:\\\n)+[A-Za-z0-9_]")

@@ -27,49 +27,14 @@ _INTEGER = re.compile(r"-?(?:0|[1-9][0-9]{0,17})\Z")
 _NAMES = re.compile(r"(?<![0-9A-Za-z_#@])[A-Za-z_][A-Za-z0-9_]*")
 # Variables that bash itself sets, refuses to change or gives a meaning: never followed.
 _SPECIAL = frozenset(
-    [
-        "COLUMNS",
-        "COMP_CWORD",
-        "COMP_KEY",
-        "COMP_LINE",
-        "COMP_POINT",
-        "COMP_TYPE",
-        "COMP_WORDBREAKS",
-        "COMP_WORDS",
-        "COPROC",
-        "DIRSTACK",
-        "EPOCHREALTIME",
-        "EPOCHSECONDS",
-        "EUID",
-        "FUNCNAME",
-        "GROUPS",
-        "HISTCMD",
-        "HOME",
-        "HOSTNAME",
-        "HOSTTYPE",
-        "LINENO",
-        "LINES",
-        "MACHTYPE",
-        "MAPFILE",
-        "OLDPWD",
-        "OPTARG",
-        "OPTIND",
-        "OSTYPE",
-        "PIPESTATUS",
-        "POSIXLY_CORRECT",
-        "PPID",
-        "PWD",
-        "RANDOM",
-        "READLINE_LINE",
-        "REPLY",
-        "SECONDS",
-        "SHELLOPTS",
-        "SHLVL",
-        "SRANDOM",
-        "UID",
-        "_",
-    ]
+    """COLUMNS COMP_CWORD COMP_KEY COMP_LINE COMP_POINT COMP_TYPE COMP_WORDBREAKS COMP_WORDS COPROC DIRSTACK EPOCHREALTIME
+    EPOCHSECONDS EUID FUNCNAME GROUPS HISTCMD HOME HOSTNAME HOSTTYPE LINENO LINES MACHTYPE MAPFILE OLDPWD OPTARG OPTIND
+    OSTYPE PIPESTATUS POSIXLY_CORRECT PPID PWD RANDOM READLINE_LINE REPLY SECONDS SHELLOPTS SHLVL SRANDOM UID _""".split()  # noqa: SIM905  one name a line would hide them
 )
+
+
+# A change of these makes `cd` lead elsewhere.
+_PLACES = frozenset(("HOME", "CDPATH"))
 
 
 def trackable(name: str) -> bool:
@@ -115,6 +80,8 @@ class State:
     def assign(self, name: str, values: Values) -> State:
         if name == "IFS":
             return self._with(splits=False)
+        if name in _PLACES:
+            return self._with(fixed=self.fixed | {name})
         if (
             self.lost
             or not values
@@ -130,6 +97,8 @@ class State:
         return self._with(variables)
 
     def forget(self, names: tuple[str, ...] | frozenset[str]) -> State:
+        if "HOME" in names or "CDPATH" in names:
+            return self._with(fixed=self.fixed | _PLACES).forget(frozenset(names) - _PLACES)
         splits = self.splits and "IFS" not in names
         if splits == self.splits and not any(name in self.variables for name in names):
             return self
@@ -221,6 +190,8 @@ class State:
 
     def moved(self, targets: Values) -> Cwds | None:
         """The directories after `cd` to each of `targets`."""
+        if "CDPATH" in self.fixed or ("HOME" in self.fixed and any(target.startswith("~") for target in targets)):
+            return None
         if self.cwds is None and not all(t.startswith(("/", "~")) for t in targets):
             return None
         out: list[str] = []

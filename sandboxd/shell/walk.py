@@ -8,12 +8,13 @@ a path that never arrives (`exit`). A loop's body starts with everything forgott
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from sandboxd.model.shell import Assignment, CommandKind, Note, PartKind, Redirect, Span, Subcommand, Word, WordFlag
 from sandboxd.shell import builtins, grammar
 from sandboxd.shell.builtins import ANYTHING, HANDLERS, NOTHING, Change
+from sandboxd.shell.frames import Frame, Slot
 from sandboxd.shell.grammar import FOR, FUNCTION, GROUP, IF, LIST, LOOP, PIPE, SIMPLE, SUBSHELL, GrammarError, Node
-from sandboxd.shell.reader import Frame, Slot
 from sandboxd.shell.state import State, Values, join
 
 States = tuple[State | None, State | None]
@@ -27,13 +28,14 @@ _HAS_FUNCTION = re.compile(r"\bf[0-9]")
 class Context:
     """Where a node stands: what inherits from the constructs around it."""
 
-    __slots__ = ("background", "depth", "function", "piped_in", "piped_out", "top")
+    __slots__ = ("background", "depth", "function", "piped_in", "piped_out", "pipeline", "top")
 
     def __init__(self) -> None:
         self.depth = 0
         self.piped_in = False
         self.piped_out = False
         self.background = False
+        self.pipeline = 0  # its number, 0 when it is none of several commands
         self.top = True  # runs in the shell itself, not in a subshell
         self.function = ""
 
@@ -46,12 +48,14 @@ class Context:
         background: bool = False,
         subshell: bool = False,
         function: str | None = None,
+        pipeline: int = 0,
     ) -> Context:
         new = Context()
         new.depth = self.depth if depth is None else depth
         new.piped_in = self.piped_in or piped_in
         new.piped_out = self.piped_out or piped_out
         new.background = self.background or background
+        new.pipeline = pipeline
         new.top = self.top and not subshell
         new.function = self.function if function is None else function
         return new
@@ -138,14 +142,14 @@ class Walker:
                 ok, failed = self._simple(node[1], items, current, context, operator)
             else:
                 ok, failed = self._walk(node, items, current, context, operator)
-            current = ok if ok is failed else join(ok, failed)
+            current = ok if ok is failed else join(failed, ok)
             operator = "&" if shape.endswith("&") else ";"
         return current
 
-    def _nested(self, frames: list[Frame], state: State, context: Context, *, out: bool = True) -> None:
+    def _nested(self, frames: list[Frame], state: State, context: Context) -> None:
         inner = context.inside(depth=context.depth + 1, subshell=True)
         inner.piped_in = context.piped_in
-        inner.piped_out = out
+        inner.piped_out = True
         for frame in frames:
             self._frame(frame, state, inner)
 
@@ -175,6 +179,8 @@ class Walker:
     def _list(self, parts: tuple[tuple[str, Node], ...], items: list[Slot], state: State, context: Context, op: str) -> States:
         ok: State | None = state
         failed: State | None = state
+        if context.pipeline:
+            context = context.inside()
         index = 0
         while index < len(parts):
             # One and-or list: up to the next `;` or `&`.
@@ -182,7 +188,7 @@ class Walker:
             while end < len(parts) and parts[end][0] in ("&&", "||"):
                 end += 1
             beside = end < len(parts) and parts[end][0] == "&"
-            before = join(ok, failed)
+            before = join(failed, ok)
             if before is None:
                 before = self._lost
             inner = context.inside(background=True, subshell=True) if beside else context
@@ -207,9 +213,10 @@ class Walker:
             ok, failed = self._walk(nodes[0], items, state, context, operator)
             return (failed, ok) if negated else (ok, failed)
         self._pipelines += 1
+        number = self._pipelines
         last = len(nodes) - 1
         for index, one in enumerate(nodes):
-            inner = context.inside(piped_in=index > 0, piped_out=index < last, subshell=True)
+            inner = context.inside(piped_in=index > 0, piped_out=index < last, subshell=True, pipeline=number)
             self._walk(one, items, state, inner, operators[index - 1] if index else operator)
         return state, state
 
@@ -237,9 +244,10 @@ class Walker:
         slot = items[node[2]]
         self._check((node[1],), items)
         self._check((node[2],), items)
+        state = _settled(slot.words, state)
         self._nested(slot.frames, state, context)
         words = tuple([state.resolve(word) for word in slot.words])
-        self._emit(slot, words, context, operator, state)
+        self._emit(slot, words, context, operator, state, name)
         body = entry
         values = _list_values(words)
         if slot.role == "for" and values is not None:
@@ -279,13 +287,20 @@ class Walker:
                 op,
                 context.depth,
                 state.cwds,
-                self._pipelines,
+                self._number(context),
                 context.piped_in,
                 context.piped_out,
                 context.background,
                 notes,
             )
         )
+
+    def _number(self, context: Context) -> int:
+        """The number of the pipeline: a command that stands alone is one of its own."""
+        if context.pipeline:
+            return context.pipeline
+        self._pipelines += 1
+        return self._pipelines
 
     # --- commands ------------------------------------------------------------------------------------------------
 
@@ -307,16 +322,12 @@ class Walker:
         if slot.role == "nothing":
             return state, state
         if slot.frames:
-            self._nested(slot.frames, state, context)
+            self._nested(slot.frames, _settled(slot.words, state), context)
         if not (slot.assignments or slot.redirects or slot.notes) and slot.kind is CommandKind.SIMPLE:
             return self._command(slot, state, context, operator)
-        for word in slot.words:
-            if WordFlag.EVALUATES in word.flags or WordFlag.ASSIGNS in word.flags:
-                state = state.forget_all()
-        if slot.redirects:
-            changed = tuple([assignment.name for assignment in slot.assignments])
-            around = state.forget(changed)
-            self._nested(slot.redirect_frames, around, context, out=True)
+        if slot.redirect_frames:
+            around = _settled([redirect.target for redirect in slot.redirects], _settled(slot.words, state))
+            self._nested(slot.redirect_frames, around.forget(tuple([a.name for a in slot.assignments])), context)
         return self._command(slot, state, context, operator)
 
     def _command(self, slot: Slot, state: State, context: Context, operator: str) -> States:
@@ -383,7 +394,7 @@ class Walker:
                 operator,
                 context.depth,
                 before.cwds,
-                self._pipelines,
+                self._number(context),
                 context.piped_in,
                 context.piped_out,
                 context.background,
@@ -392,14 +403,24 @@ class Walker:
         )
         return result
 
-    def _emit(self, slot: Slot, words: tuple[Word, ...], context: Context, operator: str, state: State) -> None:
-        """List a group of words that is expanded but not run."""
-        notes = slot.notes
+    def _emit(self, slot: Slot, words: tuple[Word, ...], context: Context, operator: str, state: State, name: str) -> None:
+        """List the words of a loop over the variable `name`."""
         span = Span(slot.start, slot.end)
+        notes = list(slot.notes)
         if any(WordFlag.EVALUATES in word.flags for word in words):
-            notes = (*notes, Note("shell.evaluates", span))
+            notes.append(Note("shell.evaluates", span))
+        builtins.environment(name, lambda code, detail: notes.append(Note(code, span, detail)))
         self.out.append(
-            Subcommand(words, span, kind=slot.kind, operator=operator, depth=context.depth, cwds=state.cwds, notes=notes)
+            Subcommand(
+                words,
+                span,
+                kind=slot.kind,
+                operator=operator,
+                depth=context.depth,
+                cwds=state.cwds,
+                pipeline=self._number(context),
+                notes=tuple(notes),
+            )
         )
 
     def _assign(self, slot: Slot, state: State, context: Context, note: builtins.Noter) -> tuple[tuple[Assignment, ...], State]:
@@ -407,10 +428,12 @@ class Walker:
         frames = dict(slot.assignment_frames)
         out: list[Assignment] = []
         for index, assignment in enumerate(slot.assignments):
-            if index in frames:
-                self._nested(frames[index], state, context)
             value = assignment.value
-            builtins.environment(assignment.name, note)
+            if index in frames:
+                words = assignment.elements if value is None else (value,)
+                self._nested(frames[index], _settled(words, state), context)
+            if not slot.words:
+                builtins.environment(assignment.name, note)
             if value is None:
                 elements = tuple([state.resolve(word) for word in assignment.elements])
                 if any(word.flags & _CHANGING for word in elements):
@@ -572,15 +595,21 @@ class Walker:
         if first in self.functions:
             total = _merge(total, self.functions[first])
         if first in HANDLERS:
-            change = HANDLERS[first](arguments[1:], _ignore)
-            total = _merge(total, Change(change.names | {n for n, _ in change.assigned}, change.pinned, (), change.all_names,
-                                         change.everything, change.moves))  # fmt: skip
+            total = _merge(total, HANDLERS[first](arguments[1:], _ignore))
         return total
 
 
 _CHANGING = frozenset((WordFlag.EVALUATES, WordFlag.ASSIGNS))
 # Functions that bash calls by itself.
 _WATCHED = frozenset(("command_not_found_handle", "command", "builtin", "exit", "echo", "true", "false", "pwd", "kill", ":"))
+
+
+def _settled(words: Iterable[Word], state: State) -> State:
+    """The state that holds while these words are expanded: one of them may change what another sees."""
+    for word in words:
+        if word.flags & _CHANGING:
+            return state.forget_all()
+    return state
 
 
 def _ignore(code: str, detail: str) -> None:
@@ -603,12 +632,15 @@ def _with_notes(command: Subcommand, notes: tuple[Note, ...]) -> Subcommand:
 
 
 def _merge(a: Change, b: Change) -> Change:
-    if a is NOTHING:
-        return b
-    if b is NOTHING:
+    """Both changes, in any order and any number of times: an assigned value is then only a changed name."""
+    if b is NOTHING and not a.assigned:
         return a
     return Change(
-        a.names | b.names, a.pinned | b.pinned, (), a.all_names or b.all_names, a.everything or b.everything, a.moves or b.moves
+        a.names | b.names,
+        a.pinned | b.pinned,
+        all_names=a.all_names or b.all_names,
+        everything=a.everything or b.everything,
+        moves=a.moves or b.moves,
     )
 
 
@@ -633,11 +665,11 @@ def _move(name: str, words: tuple[Word, ...], state: State) -> State:
     if name == "cd" and len(words) == 2 and words[0].value == "-L":
         words = words[1:]
     if name == "cd" and not words:
-        return state.at(state.moved(("~",)), state.stack) if "HOME" not in state.fixed else state.at(None, state.stack)
+        return state.at(state.moved(("~",)), state.stack)
     if len(words) != 1 or (name == "pushd" and state.cwds is None):
         return state.at(None, None if name == "pushd" else state.stack)
     values = _directories(words[0])
-    if values is None or "CDPATH" in state.fixed:
+    if values is None:
         return state.at(None, None if name == "pushd" else state.stack)
     stack = state.stack
     if name == "pushd":

@@ -118,7 +118,7 @@ def _one(pieces: list[Piece], span: Span, extra: Flags, mode: Mode, assigned: bo
         if kind is PartKind.LITERAL:
             continue
         flags.add(_KIND_FLAG[kind])
-        if kind is PartKind.GLOB or splits(part, mode):
+        if (kind is PartKind.GLOB and mode & Mode.SPLIT) or splits(part, mode):
             flags.add(WordFlag.SPLITS)
     return Word(span, tuple(parts), (), frozenset(flags))
 

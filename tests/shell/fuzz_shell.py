@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A generator of shell text from a grammar, with mutations, and the loop that holds the parser against the real bash.
 
-    python tests/shell/fuzz_shell.py [--seed N] [--cases N] [--batch N]
+    python -m tests.shell.fuzz_shell [--seed N] [--cases N] [--batch N]
 
 runs until it is stopped (or for `--cases`), prints the seed of each batch and every text that bash runs a command of which
 the parser does not list. A batch is reproduced by its seed alone.
@@ -15,7 +15,7 @@ import sys
 import time
 from dataclasses import dataclass, field
 
-import bash_oracle
+from tests.shell import bash_oracle
 
 from sandboxd.shell.script import parse
 
@@ -96,7 +96,9 @@ class Generator:
         if kind < 0.12:
             return self.assignment(depth)
         if kind < 0.2:
-            return self.random.choice(("cd d1", "cd d2", "cd ..", "cd d1/..", "cd", 'cd "$v"', "pushd d1", "popd", "cd -", "cd $v"))
+            return self.random.choice(
+                ("cd d1", "cd d2", "cd ..", "cd d1/..", "cd", 'cd "$v"', "pushd d1", "popd", "cd -", "cd $v")
+            )
         if kind < 0.24:
             return self.random.choice(
                 ("export v=a", "read v <<< 'c2'", "unset v", "declare w=b", "local v=1", "printf -v v b", "set -- rm x", "shift")
@@ -158,14 +160,18 @@ class Generator:
         if kind < 0.68:
             return '"' + "".join([self.quoted(depth) for _ in range(self.random.randrange(4))]) + '"'
         if kind < 0.72:
-            return self.random.choice(("*", "?", "[ab]", "~", "~/x", "{a,b}", "{1..3}", "{a,{b,c}}", "{}", "a{b,}c", "{a", "a}", "[!a]*"))
+            return self.random.choice(
+                ("*", "?", "[ab]", "~", "~/x", "{a,b}", "{1..3}", "{a,{b,c}}", "{}", "a{b,}c", "{a", "a}", "[!a]*")
+            )
         if kind < 0.76:
             return self.random.choice(("$'a\\tb'", "$'\\''", '$"a"', "$'\\u0061'", "$'\\141'", "$'a\\nb'", "$'\\cA'"))
         return self.expansion(depth)
 
     def quoted(self, depth: int) -> str:
         if self.chance(0.5):
-            return self.random.choice(("a", " ", "'", "\\\\", '\\"', "\\$", "\\`", "\\a", "b\nc", "#", "*", "{a,b}", ")", "}", "\\\n", "~"))
+            return self.random.choice(
+                ("a", " ", "'", "\\\\", '\\"', "\\$", "\\`", "\\a", "b\nc", "#", "*", "{a,b}", ")", "}", "\\\n", "~")
+            )
         return self.expansion(depth)
 
     def expansion(self, depth: int) -> str:
@@ -178,13 +184,25 @@ class Generator:
         if kind < 0.5:
             return self.substitution(depth)
         if kind < 0.75:
-            operator = self.random.choice((":-", "-", ":=", "=", ":+", "+", "#", "##", "%", "%%", "/", "//", "/#", "^", ",,", ":?"))
-            operand = self.word(depth + 1) if self.chance(0.7) else self.random.choice(("", "a b", "'}'", '"}"', "\\}", "a/b", "'a'"))
+            operator = self.random.choice(
+                (":-", "-", ":=", "=", ":+", "+", "#", "##", "%", "%%", "/", "//", "/#", "^", ",,", ":?")
+            )
+            operand = (
+                self.word(depth + 1) if self.chance(0.7) else self.random.choice(("", "a b", "'}'", '"}"', "\\}", "a/b", "'a'"))
+            )
             return "${" + self.random.choice(_VARIABLES) + operator + operand + "}"
         if kind < 0.85:
-            return "$((" + self.random.choice(("1+1", "(1)", "v", "$v+1", "$(echo 1)", "1+(2)", "v=1", "`echo 2`", "x1++", "0x1f", "${#v}")) + "))"
+            return (
+                "$(("
+                + self.random.choice(
+                    ("1+1", "(1)", "v", "$v+1", "$(echo 1)", "1+(2)", "v=1", "`echo 2`", "x1++", "0x1f", "${#v}")
+                )
+                + "))"
+            )
         if kind < 0.88:
-            return self.random.choice(("$[1+1]", "${v@Q}", "${!v}", "${v[0]}", "${v[@]}", "${!v*}", "${v:1:1}", "${v:$(echo 0)}", "${v: -1}"))
+            return self.random.choice(
+                ("$[1+1]", "${v@Q}", "${!v}", "${v[0]}", "${v[@]}", "${!v*}", "${v:1:1}", "${v:$(echo 0)}", "${v: -1}")
+            )
         if kind < 0.94:
             return self.random.choice(("<(", ">(")) + self.inner(depth) + ")"
         return "`" + self.backticks(self.inner(depth)) + "`"
@@ -223,7 +241,9 @@ class Generator:
         is_quoted = self.chance(0.4)
         lines = []
         for _ in range(self.random.randrange(4)):
-            line = self.random.choice(("a", "", "rm x", "'", '"', "\\", "a \\\\", " E", "E E", "$v", "#", "a\\", "\\$(rm y)", "(", "`"))
+            line = self.random.choice(
+                ("a", "", "rm x", "'", '"', "\\", "a \\\\", " E", "E E", "$v", "#", "a\\", "\\$(rm y)", "(", "`")
+            )
             if line == "`" and not is_quoted:
                 line = "`" + self.random.choice(("c3", "echo a", "rm \\$v")) + "`"
             if self.chance(0.4):
@@ -299,7 +319,11 @@ class Generator:
         if kind == 0:
             return self.random.choice(("-n ", "-z ", "-f ", "! -e ")) + self.word(depth)
         if kind == 1:
-            return self.word(depth) + self.random.choice((" == ", " = ", " != ")) + self.random.choice(("a*", "$v", "'x y'", "@(a|b)", "$(c1)"))
+            return (
+                self.word(depth)
+                + self.random.choice((" == ", " = ", " != "))
+                + self.random.choice(("a*", "$v", "'x y'", "@(a|b)", "$(c1)"))
+            )
         if kind == 2:
             return "a =~ " + self.random.choice(("^(a|b)$", "a", "$(c1 r)", "[a-z]+", "'a b'", "(a b)"))
         if kind == 3:
@@ -374,7 +398,9 @@ def main() -> int:
         done += tally.cases
         parsed += tally.parsed
         failed += len(tally.failures)
-        print(f"seed {seed}: {tally.parsed}/{tally.cases} parsed, {tally.ran} ran something, {len(tally.failures)} lost", flush=True)
+        print(
+            f"seed {seed}: {tally.parsed}/{tally.cases} parsed, {tally.ran} ran something, {len(tally.failures)} lost", flush=True
+        )
         for text, lost in tally.failures:
             print(f"  {text!r}\n    not listed: {[(one.cwd, *one.argv) for one in lost]}", flush=True)
         seed += 1
