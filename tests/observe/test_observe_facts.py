@@ -48,7 +48,7 @@ def repository(workspace: Path) -> Path:
 def look(workspace: Path, *, wanted: tuple[str, ...] = (), programs: tuple[str, ...] = (), **options: object) -> Facts:
     analysis = Analysis("", str(workspace), (), wanted=wanted, programs=programs)
     settings: dict[str, object] = {"workspace": str(workspace), "home": str(workspace.parent), "path_env": PATH}
-    return observe(analysis, **(settings | options))  # type: ignore[arg-type]
+    return observe(analysis, **(settings | options))  # type: ignore[arg-type]  # keywords by name
 
 
 def names(paths: tuple[str, ...], root: Path) -> set[str]:

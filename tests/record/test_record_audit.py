@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -93,9 +94,9 @@ def record(path: str) -> Iterator[Record]:
     opened.close()
 
 
-async def decide(record: Record, number: int, decision: Decision = ALLOW, text: str = "make", **options: object) -> None:
-    values = {"session_id": f"s{number % 2}", "execution_id": f"e{number}", "cwd": "/w", "mode": "default"}
-    await record.record_decision(decision_id=f"d{number}", text=text, decision=decision, **(values | options))  # type: ignore[arg-type]
+async def decide(record: Record, number: int, decision: Decision = ALLOW, text: str = "make", **options: Any) -> None:
+    values: dict[str, Any] = {"session_id": f"s{number % 2}", "execution_id": f"e{number}", "cwd": "/w", "mode": "default"}
+    await record.record_decision(decision_id=f"d{number}", text=text, decision=decision, **(values | options))
 
 
 class TestDecisions:
