@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -392,6 +393,18 @@ class TestWhole:
         assert second != first
         os.link(repository / "f", repository / "g")
         assert look(repository, wanted=wanted).fingerprint not in (first, second)
+
+    def test_many_threads(self, repository: Path) -> None:
+        """Many threads that look at once, while the tree changes, all get an answer of one of its states."""
+        (repository / "d").mkdir()
+        with ThreadPoolExecutor(8) as pool:
+            looks = [pool.submit(look, repository) for _ in range(200)]
+            for number in range(50):
+                (repository / f"d/{number}").mkdir()
+            (repository / "d/7/.vscode").mkdir()
+            for each in looks:
+                assert set(each.result().repositories) == {f"{repository}/.git"}
+        assert f"{repository}/d/7/.vscode" in look(repository).protected
 
     def test_fast(self, repository: Path) -> None:
         """A small workspace that was looked at before takes about a millisecond (a wide bound, for busy machines)."""
