@@ -275,6 +275,10 @@ def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str
             out.append((command.argv[2].value or "*", (text, *pieces[1:])))
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+        for assignment in command.assignments:
+            if assignment.elements:
+                pieces = [piece for word in assignment.elements for piece in fragments(word, place)]
+                out.append((assignment.name, (*pieces, "/".join(pieces))))
         if command.kind is CommandKind.WORDS:
             lists.extend(word.value for word in command.argv if word.value)
     if lists:

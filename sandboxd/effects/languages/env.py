@@ -1,12 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""env: assignments, then a command; alone it prints the environment, which holds secrets."""
+"""env: options, text to split, assignments, then a command; alone it prints the environment, which holds secrets."""
 
 from __future__ import annotations
 
-from sandboxd.effects.argv import cut, splits
+import re
+
+from sandboxd.effects.argv import cut, literal, splits
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.targets import fragments
+from sandboxd.model import Word
+
+# Text of -S that is split at blanks and that nothing else happens to: no quotes, escapes, variables, comments.
+_SPLIT = re.compile(r"[A-Za-z0-9_./:=,+@%^~*?\s-]*\Z")
 
 
 def read(call: Call) -> None:
@@ -19,6 +25,10 @@ def read(call: Call) -> None:
             if given.name_in(("-i",)) or name is None or not call.environment.ordinary(name):
                 call.clean = False
                 call.opaque("env.unlisted", f"env.{given.name}", given.span, name or "", call.mentions())
+    texts = call.values("-S", "--split-string")
+    if texts:
+        _split(call, texts, operands)
+        return
     if operands and operands[0].value == "-":
         operands.pop(0)
         call.clean = False
@@ -38,3 +48,13 @@ def read(call: Call) -> None:
         call.opaque("opaque.dynamic_command", "env.command", call.span)
     else:
         call.effect(ROLES["secret"], "env.print", call.span, detail="the environment", secret=True)
+
+
+def _split(call: Call, texts: list[Word], operands: list[Word]) -> None:
+    """`-S TEXT` puts the pieces of TEXT in its place: env reads them, and what follows, anew."""
+    text = texts[0].value
+    if len(texts) > 1 or text is None or not _SPLIT.match(text):
+        call.opaque("opaque.code", "env.-S", texts[0].span, "split by env's own rules", call.mentions(True))
+        return
+    pieces = [literal(piece, texts[0].span) for piece in text.split()]
+    call.nest((literal("env", texts[0].span), *pieces, *operands), "env -S", appended=call.appended)

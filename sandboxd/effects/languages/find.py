@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from sandboxd.effects.argv import several
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.targets import Target, escape, resolve
+from sandboxd.globs import overlaps
 from sandboxd.model import Part, PartKind, Word, WordFlag
 
 _NONE = frozenset(
@@ -97,6 +99,7 @@ _TEXT = frozenset(
 _REFERENCE = frozenset(("-newer", "-anewer", "-cnewer", "-samefile"))
 _WRITES = frozenset(("-fprint", "-fprint0", "-fls"))
 _RUNS = frozenset(("-exec", "-execdir", "-ok", "-okdir"))
+_ACTIONS = (*_WRITES, *_RUNS, "-fprintf", "-delete", "-files0-from")
 _NEWER = re.compile(r"-newer[aBcm][aBcmt]\Z")
 _NAMES = frozenset(("-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename"))
 
@@ -157,7 +160,7 @@ class _Expression:
             return
         elif name in _TEXT or _NEWER.match(name):
             argument = self._argument()
-            if argument is not None and several(argument):
+            if argument is not None and several(argument) and not self._only_names(argument):
                 call.opaque("opaque.dynamic_option", f"find.{name}", argument.span, argument.prefix, call.mentions())
             if argument is not None and name.startswith("-newer") and not name.endswith("t"):
                 call.path(ROLES["path.stat"], argument, f"find.{name}", argument.span)
@@ -176,6 +179,15 @@ class _Expression:
             self._run(name, word)
         else:
             call.opaque("opaque.unlisted_option", "find.expression", word.span, name, call.mentions())
+
+    def _only_names(self, word: Word) -> bool:
+        """`-name *.py`: find refuses more than one name, unless a further word is a primary; and none may lose its place."""
+        if word.flags - {WordFlag.GLOB, WordFlag.SPLITS}:
+            return False
+        text = "".join(escape(part.text) if part.kind is PartKind.LITERAL else part.text for part in word.parts)
+        behind = [other.value for other in self.words[self.at :]]
+        hidden = any(value in _TEXT and after is not None and after[:1] == "-" for value, after in itertools.pairwise(behind))
+        return not hidden and not any(overlaps(text, action) for action in _ACTIONS)
 
     def _argument(self) -> Word | None:
         if self.at >= len(self.words):

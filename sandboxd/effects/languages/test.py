@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 from sandboxd.effects.argv import splits
 from sandboxd.effects.call import Call
 from sandboxd.effects.languages import names
@@ -12,12 +14,15 @@ from sandboxd.model import Word
 _FILES = names("-a -b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S")
 _PAIRS = frozenset(("-nt", "-ot", "-ef"))
 _NUMBERS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
-_WORDS = names("= == != < > =~ -n -z -t -o -a ! ( ) && || ] ]]")
+# What can follow an operand of `[`.
+_BINARY = names("= == != < > -a -o ) ] -eq -ne -lt -le -gt -ge -nt -ot -ef")
 
 
 def read(call: Call) -> None:
     words = call.words[1:]
     double = call.name == "[["
+    if not double:
+        _unary(call, words)
     for word in words:
         if not double and splits(word):
             call.opaque("opaque.dynamic_option", "test.splits", word.span, word.prefix, call.mentions())
@@ -43,6 +48,14 @@ def read(call: Call) -> None:
             for side in (before, after):
                 if side is not None and not _number(side):
                     call.opaque("shell.evaluates", f"test.{value}", side.span, side.prefix)
+
+
+def _unary(call: Call, words: tuple[Word, ...]) -> None:
+    """A word that is not known can be `-v`, and then the one behind it is evaluated; not where an operator or the end follows."""
+    for word, after in itertools.pairwise(words):
+        may_be = not word.values and not word.prefix.strip("-vR")
+        if may_be and after.value not in _BINARY and not _plain_name(after):
+            call.opaque("shell.evaluates", "test.unary", word.span, word.prefix, call.mentions())
 
 
 def _plain_name(word: Word) -> bool:
