@@ -14,6 +14,7 @@ from sandboxd import killswitch
 from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, Sensitivity
 from sandboxd.paths import is_within, join, normalize
 from sandboxd.policy import programs
+from sandboxd.policy.gittouch import Argv
 from sandboxd.sensitive import sensitivity
 
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
@@ -112,7 +113,7 @@ class _Look:
                 text = f"it could not be parsed and names `{word}`, and `{name}` is protected"
                 self.touches.append(Finding("protected.unparsed", text))
 
-    def _program(self, command: AnalyzedCommand, argv: programs.Argv) -> None:
+    def _program(self, command: AnalyzedCommand, argv: Argv) -> None:
         if not programs.interesting(argv):
             return
         why = programs.catastrophe(argv)
@@ -134,10 +135,10 @@ class _Look:
         elif effect.code == "system.privilege":
             self.interactions.append(Finding("interaction.privilege", "it runs with more privilege", command, effect))
         elif effect.kind is EffectKind.OPAQUE:
-            word = programs.edits_in_place(command.bare or command.argv)
+            word = programs.edits(command.bare or command.argv, effect.code, effect.fragments)
             if word is not None:
                 text = f"it seems to edit `{word}`, which is protected"
-                self.touches.append(Finding("protected.in_place", text, command, effect))
+                self.touches.append(Finding("protected.opaque", text, command, effect))
 
     def _change(self, command: AnalyzedCommand, effect: Effect) -> None:
         if effect.target is None:
@@ -283,7 +284,7 @@ _VERBS = {
 }
 
 
-def _short(argv: programs.Argv) -> str:
+def _short(argv: Argv) -> str:
     text = " ".join("…" if word is None else word for word in argv[:4])
     return text if len(argv) <= 4 else text + " …"
 

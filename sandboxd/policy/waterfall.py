@@ -5,8 +5,8 @@ Three things stand around it, and only these: an ASK never hides a DENY further 
 hook tightened counts whatever step answered; and an ASK is settled by the first eligible opinion, or turned into a DENY
 where nobody can be asked. Everything is a function of `Inputs`.
 
-To add a step: a function below, a row in `STEPS` where it belongs, its trait in `Step`, and `python -m
-sandboxd.policy.waterfall > docs/waterfall.md`.
+To add a step: a function below, a row in `STEPS` where it belongs, its trait in `Step`, and write what `document()` gives
+to docs/waterfall.md.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ def document() -> str:
     """docs/waterfall.md, made from STEPS."""
     lines = [
         "<!-- SPDX-License-Identifier: GPL-3.0-or-later -->",
-        "<!-- Made from STEPS by `python -m sandboxd.policy.waterfall > docs/waterfall.md`; a test keeps it current. -->",
+        "<!-- Made by `document()` in sandboxd/policy/waterfall.py from STEPS; a test keeps it current. -->",
         "# The waterfall",
         "",
         "Every command walks these steps from top to bottom. The first step that answers decides; the trace keeps what",
@@ -265,7 +265,3 @@ def document() -> str:
         "",
     ]
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    print(document(), end="")

@@ -36,7 +36,7 @@ from sandboxd.policy.rules import parse_rule
 from sandboxd.policy.waterfall import evaluate
 
 HOME = "/home/ada"
-WORKSPACE = "/home/ada/work"
+WORKSPACE = "/home/ada/proj"
 CORPUS = Path(__file__).parent.parent / "corpus"
 SCOPE = Scope(WORKSPACE, HOME)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from sandboxd.model import Act, Behavior, Consultant, Decision, EffectKind, Facts, Mode, Opinion, PathFact, Scope
-from sandboxd.policy.programs import catastrophe, edits_in_place, privilege, touch
+from sandboxd.policy.programs import catastrophe, edits, privilege, touch
 from tests.policy.policy_cases import CORPUS, HOME, MODES, WORKSPACE, analysis, command, decide, effect
 
 LINES: dict[str, Any] = tomllib.loads((CORPUS / "policy_safety.toml").read_text())
@@ -161,15 +161,27 @@ def test_grant_of_touch() -> None:
         (("frob", "--write", "a", ".vscode/x"), ".vscode/x"),
         (("frob", "-o", ".mcp.json", "a"), ".mcp.json"),
         (("frob", "--output=.mcp.json"), ".mcp.json"),
+        (("vim", ".git/config"), ".git/config"),
+        (("ed", "-s", ".git/config"), ".git/config"),
+        (("busybox", "cp", "a", ".git/config"), ".git/config"),
+        (("busybox", "cat", ".git/config"), None),
         (("zgrep", "-i", "x", ".git/config"), None),
         (("frob", "--check", ".vscode/x"), None),
         (("frob", "-i", "src/x"), None),
         (("frob", "-o", "out", ".git/config"), None),
+        (("python3", "tool.py", ".git/config"), None),
     ],
 )
-def test_in_place(argv: tuple[str, ...], found: str | None) -> None:
-    """An unknown program that says it writes in place, or to a file, is taken at its word."""
-    assert edits_in_place(argv) == found
+def test_opaque_edits(argv: tuple[str, ...], found: str | None) -> None:
+    """A program that cannot be judged touches what it names where its kind or its options say that it writes."""
+    assert edits(argv, "opaque.program", ()) == found
+
+
+def test_opaque_mentions() -> None:
+    """Words that are not in the argv count likewise: what a tilde stands for, and text that is fed to a shell."""
+    assert edits(("perl", "-pi", "-e", "1", None), "opaque.code", ("-pi", "/home/ada/.zshrc")) == "/home/ada/.zshrc"
+    assert edits(("sh",), "opaque.script", ("rm", "-rf", ".git")) == ".git"
+    assert edits(("python3", "-c", "open('.git/config')"), "opaque.code", ("open", ".git/config")) is None
 
 
 @pytest.mark.parametrize("argv", [(), (None,), (None, "config"), ("git",), ("git", None), ("docker", None), ("chmod",), ("npx",)])

@@ -423,7 +423,7 @@ def test_steps() -> None:
         ("cd /srv && ls", Mode.DEFAULT, "2d", "scope.directory"),
         ("cd && ls", Mode.DEFAULT, "2d", "scope.directory"),
         ("cd src && ls", Mode.DEFAULT, "2e", "read_only"),
-        ("cd ~/work/src && ls", Mode.DEFAULT, "2e", "read_only"),
+        ("cd ~/proj/src && ls", Mode.DEFAULT, "2e", "read_only"),
         ("echo x > /srv/x", Mode.ACCEPT_EDITS, "2d", "scope.write"),
         ('echo x > "$f"', Mode.ACCEPT_EDITS, "2d", "scope.write_unresolved"),
         ("echo x > a", Mode.DEFAULT, "3", "default"),
