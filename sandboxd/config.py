@@ -115,6 +115,11 @@ class Directories:
         return f"{self.config}/settings.toml"
 
     @property
+    def effects(self) -> str:
+        """The folder of the user's own effect tables (docs/tables.md)."""
+        return f"{self.config}/effects"
+
+    @property
     def own(self) -> tuple[str, ...]:
         """What no box may see."""
         return tuple(dict.fromkeys((self.config, self.state, self.runtime)))

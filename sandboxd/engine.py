@@ -18,6 +18,7 @@ from enum import Enum, unique
 from sandboxd import __version__
 from sandboxd.config import Config, Directories, append_allow_rule
 from sandboxd.consult.approvals import Approvals, Resolution
+from sandboxd.effects.tables import Tables
 from sandboxd.errors import Exhausted, Forbidden, IsolationError, NotFound, RequestError, SandboxdError, Unavailable
 from sandboxd.isolation import backends, profiles
 from sandboxd.isolation.plan import plan
@@ -124,6 +125,7 @@ class Engine:
         self._errors: tuple[str, ...] = ()
         self._profiles: dict[str, Profile] = {}
         self._load_profiles()
+        self._tables = self._load_tables()
 
     # -- profiles, status, reload ------------------------------------------------------------------------------------
 
@@ -140,6 +142,12 @@ class Engine:
                 f"no profile `{self.config.isolation.profile}`", field="isolation.profile", fix=f"use one of {known}"
             )
         self._profiles = loaded
+
+    def _load_tables(self) -> Tables:
+        """The shipped effect tables with the user's own ones. Raises TableError when one of those is wrong."""
+        tables = Tables((self.dirs.effects,))
+        tables.check()
+        return tables
 
     def profile(self, name: str) -> Profile:
         """A profile by name, "" for the default one. Raises NotFound."""
@@ -190,6 +198,7 @@ class Engine:
         before, self.config = self.config, config
         try:
             self._load_profiles()
+            self._tables = self._load_tables()
         except SandboxdError as error:
             self.config = before
             self._errors = (str(error),)
@@ -223,6 +232,7 @@ class Engine:
             observed=True,
             enforcement_full=enforcement is not None and enforcement.overall is Strength.FULL,
             auto_allow_if_sandboxed=self.config.policy.auto_allow_if_sandboxed,
+            tables=self._tables,
         )
 
     async def check(self, request: Request, session: SessionState) -> Checked:

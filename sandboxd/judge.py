@@ -10,7 +10,8 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
-from sandboxd.analyze import analyze
+from sandboxd.analyze import TABLES, analyze
+from sandboxd.effects.tables import Tables
 from sandboxd.model import Analysis, AnalysisContext, Decision, Facts, Inputs, Mode, Needs, Opinion, RuleSet, Scope
 from sandboxd.observe import observe
 from sandboxd.policy.waterfall import evaluate
@@ -18,7 +19,10 @@ from sandboxd.policy.waterfall import evaluate
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What is asked: one text in one place under one set of rules. `observed`: look at the workspace for facts."""
+    """What is asked: one text in one place under one set of rules. `observed`: look at the workspace for facts.
+
+    `tables`: what is known about tools, the user's own tables among it.
+    """
 
     text: str
     cwd: str
@@ -30,6 +34,7 @@ class Question:
     enforcement_full: bool = True
     auto_allow_if_sandboxed: bool = False
     unsandboxed: str = ""
+    tables: Tables = TABLES
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +70,7 @@ BOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
     """Answer a question. Reads the workspace (only through observe) when `observed` is set; raises nothing."""
     scope = question.scope
-    analysis = analyze(question.text, AnalysisContext(question.cwd, scope.home, scope.workspace))
+    analysis = analyze(question.text, AnalysisContext(question.cwd, scope.home, scope.workspace), question.tables)
     facts = Facts()
     if question.observed:
         facts = observe(analysis, workspace=scope.workspace, home=scope.home, additional=scope.additional, path_env=BOX_PATH)

@@ -12,8 +12,9 @@ from typing import Any
 
 from sandboxd.cli import terminal, text
 from sandboxd.cli.main import USAGE
-from sandboxd.config import directories, home_directory, load
+from sandboxd.config import Directories, directories, load
 from sandboxd.consult.prompt import escape_for_prompt
+from sandboxd.effects.tables import Tables
 from sandboxd.errors import RequestError
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import Behavior, CommandKind, Decision, Rule, RuleSet, Scope, Session, Source, Span
@@ -75,7 +76,15 @@ def _question(command: str, options: argparse.Namespace) -> Question:
         mode=options.mode,
         observed=True,
         auto_allow_if_sandboxed=config.policy.auto_allow_if_sandboxed,
+        tables=_tables(dirs),
     )
+
+
+def _tables(dirs: Directories) -> Tables:
+    """The shipped effect tables with the user's own ones. Raises TableError when one of those is wrong."""
+    tables = Tables((dirs.effects,))
+    tables.check()
+    return tables
 
 
 def _cli_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
@@ -92,7 +101,8 @@ def _cli_rules(options: argparse.Namespace) -> tuple[Rule, ...]:
 def _many(options: argparse.Namespace) -> int:
     """One answer a line, in order; stops at the first line that is no question."""
     rules = RuleSet(_cli_rules(options))
-    home = home_directory()
+    dirs = directories()
+    tables = _tables(dirs)
     here = os.path.realpath(options.cwd or ".")
     workspace = os.path.realpath(options.workspace) if options.workspace else None
     scopes: dict[str, Scope] = {}
@@ -108,10 +118,9 @@ def _many(options: argparse.Namespace) -> int:
         root = workspace or cwd
         scope = scopes.get(root)
         if scope is None:
-            scope = scopes[root] = Scope(workspace=root, home=home)
-        judged = judge(
-            Question(text=command, cwd=cwd, scope=scope, rules=rules, mode=options.mode, observed=workspace is not None)
-        )
+            scope = scopes[root] = Scope(workspace=root, home=dirs.home)
+        observed = workspace is not None
+        judged = judge(Question(command, cwd, scope, rules, options.mode, observed=observed, tables=tables))
         out.write(json.dumps({"id": identity, **_answer(judged)}) + "\n")
     return 0
 

@@ -37,7 +37,10 @@ class _Alone:
 
 
 class Tables:
-    """Effect tables of the shipped folder and of `folders`, which may add tools and tighten shipped ones."""
+    """Effect tables of the shipped folder and of `folders`, which may add tools and tighten shipped ones.
+
+    What is read is kept: a folder that changed needs a new Tables. A folder that does not exist is an empty one.
+    """
 
     def __init__(self, folders: tuple[str, ...] = ()) -> None:
         self._folders = folders
@@ -67,9 +70,18 @@ class Tables:
     def names(self) -> tuple[str, ...]:
         """All tools known, sorted."""
         names: set[str] = set()
-        for folder in (SHIPPED, *self._folders):
-            names.update(file[:-5] for file in os.listdir(folder) if file.endswith(".toml"))
-        return tuple(sorted((names - _NO_TOOL) | set(self._bundle(SHIPPED))))
+        for folder in self._folders:
+            names.update(_files(folder))
+        names.update(name for name in _files(SHIPPED) if name not in _NO_TOOL)
+        return tuple(sorted(names | set(self._bundle(SHIPPED))))
+
+    def check(self) -> None:
+        """Read every table of `folders` and run its examples. Raises TableError at the first that is wrong."""
+        for folder in self._folders:
+            for name in _files(folder):
+                if not _NAME.match(name):
+                    raise TableError("no command can have this name", origin=os.path.join(folder, f"{name}.toml"))
+                self.find(name)
 
     def exit_ok(self, name: str) -> frozenset[int]:
         """The exit statuses of the tool that are results, not failures."""
@@ -82,7 +94,7 @@ class Tables:
             path = os.path.join(folder, f"{name}.toml")
             table = self._bundle(folder).get(name) if folder == SHIPPED else None
             if table is None:
-                if name in _NO_TOOL:
+                if folder == SHIPPED and name in _NO_TOOL:
                     continue
                 try:
                     with open(path, encoding="utf-8") as file:
@@ -118,3 +130,11 @@ class Tables:
                 for name, table in parse_bundle(text, path).items():
                     found[name] = replace(table, builtin=bundle == "builtins")
         return found
+
+
+def _files(folder: str) -> list[str]:
+    """The names of the table files in a folder, sorted; none when there is no such folder."""
+    try:
+        return sorted(file[:-5] for file in os.listdir(folder) if file.endswith(".toml"))
+    except FileNotFoundError:
+        return []

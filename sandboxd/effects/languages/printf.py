@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""printf: prints, unless `-v NAME` assigns, whose subscript is evaluated, or `%n` does (bash manual: the number of characters)."""
+"""printf: prints, unless `-v NAME` assigns, whose subscript is evaluated, or `%n`, which counts what was printed."""
 
 from __future__ import annotations
 
