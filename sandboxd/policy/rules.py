@@ -56,7 +56,7 @@ _ALSO: dict[str, frozenset[str]] = {
     "Agent": frozenset(("Task",)),
     "Task": frozenset(("Agent",)),
 }
-_EFFECTS: dict[str, frozenset[EffectKind]] = {
+EFFECTS: dict[str, frozenset[EffectKind]] = {
     "read": frozenset((EffectKind.READ,)),
     "edit": frozenset((EffectKind.WRITE, EffectKind.DELETE)),
     "web": frozenset((EffectKind.NETWORK,)),
@@ -223,7 +223,7 @@ class Compiled:
     def effect(self, effect: Effect, real: str | None = None) -> bool:
         """Whether the rule speaks of an effect. One that tightens: of its target or what that really is; one that
         allows: of both. An unresolved target is matched by a whole-tool rule only."""
-        if effect.kind not in _EFFECTS.get(self.family, ()):
+        if effect.kind not in EFFECTS.get(self.family, ()):
             return False
         if self.rule.content is None:
             return True
@@ -277,12 +277,13 @@ def _project(origin: str) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class RuleIndex:
-    """The rules of a session in one place, by what they are asked: `whole` tools, `commands`, `effects`, other `texts`."""
+    """The rules of a session in one place, by what they are asked: `whole` tools, `commands`, `effects` by their kind,
+    other `texts`."""
 
-    whole: tuple[Compiled, ...] = ()
-    commands: tuple[Compiled, ...] = ()
-    effects: tuple[Compiled, ...] = ()
-    texts: tuple[Compiled, ...] = ()
+    whole: tuple[Compiled, ...]
+    commands: tuple[Compiled, ...]
+    effects: dict[EffectKind, tuple[Compiled, ...]]
+    texts: tuple[Compiled, ...]
 
 
 # RuleSet -> its index. By identity, since a rule set is made once for a session and asked for every command; the entry
@@ -298,10 +299,14 @@ def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
     if found is not None and found[0] is rules:
         return found[1]
     compiled = tuple(compile_rule(rule, place) for rule in rules.rules)
+    effects: dict[EffectKind, tuple[Compiled, ...]] = {}
+    for one in compiled:
+        for kind in EFFECTS.get(one.family, ()):
+            effects[kind] = (*effects.get(kind, ()), one)
     index = RuleIndex(
         tuple(one for one in compiled if one.rule.content is None),
         tuple(one for one in compiled if one.family == "bash" and one.argv is not None),
-        tuple(one for one in compiled if one.family in _EFFECTS),
+        effects,
         tuple(one for one in compiled if one.family == "text" and one.argv is not None),
     )
     while len(_CACHE) >= _CACHE_SIZE:
@@ -330,7 +335,9 @@ def git_words(argv: tuple[str | None, ...]) -> tuple[str | None, ...]:
 def tight_views(command: AnalyzedCommand) -> tuple[str, ...]:
     """The argv texts that rules which tighten see."""
     out: dict[str, None] = {}
-    for argv in (command.argv, command.harmless, command.bare):
+    argvs = [command.argv]
+    argvs += [argv for argv in (command.harmless, command.bare) if argv and argv not in argvs]
+    for argv in argvs:
         if not argv:
             continue
         out[argv_text(argv)] = None

@@ -95,7 +95,9 @@ class _Judge:
         if index.effects:
             for command in analysis.commands:
                 for effect in command.effects:
-                    self.hits.extend(self._settled(self._by_effect(command, effect)))
+                    rules = index.effects.get(effect.kind)
+                    if rules is not None:
+                        self.hits.extend(self._settled(self._by_effect(command, effect, rules)))
         if not (self.by_source and units):
             self.hits.extend(self._settled(tool))
         return self._sorted(exact)
@@ -154,11 +156,11 @@ class _Judge:
                 out.append(Hit(one, command))
         return out
 
-    def _by_effect(self, command: AnalyzedCommand, effect: Effect) -> list[Hit]:
+    def _by_effect(self, command: AnalyzedCommand, effect: Effect, rules: tuple[Compiled, ...]) -> list[Hit]:
         real = None
         if effect.target is not None and effect.kind is not EffectKind.NETWORK and not effect.pattern:
             real = self.inputs.facts.real(effect.target)
-        return [Hit(one, command, effect) for one in self.index.effects if one.effect(effect, real)]
+        return [Hit(one, command, effect) for one in rules if one.effect(effect, real)]
 
     def _by_text(self) -> list[Hit]:
         analysis = self.inputs.analysis

@@ -193,6 +193,7 @@ STEPS: tuple[Step, ...] = (
     Step("3", "default", "", "ASK", _default, classified=True),
 )
 _HOOK = next(step for step in STEPS if step.id == "2c")
+_SILENT = tuple(TraceEntry(step.id, step.name, None) for step in STEPS)
 
 
 def evaluate(inputs: Inputs) -> Decision | Needs:
@@ -208,8 +209,8 @@ def evaluate(inputs: Inputs) -> Decision | Needs:
                 step, answer = later, other
                 break
     trace = tuple(
-        TraceEntry(one.id, one.name, None if said is None else said.behavior, "" if said is None else said.reason)
-        for one, said in zip(STEPS, answers, strict=True)
+        silent if said is None else TraceEntry(silent.step, silent.name, said.behavior, said.reason)
+        for silent, said in zip(_SILENT, answers, strict=True)
     )
     step, answer = _hooks(inputs.opinions, step, answer)
     return settle(case, step, answer, trace)

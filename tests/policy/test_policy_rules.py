@@ -14,6 +14,7 @@ from sandboxd.errors import RuleError
 from sandboxd.model import AnalysisContext, Behavior, Direction, EffectKind, Source, Strategy
 from sandboxd.policy.patterns import Place, parse_argv_pattern, split_words
 from sandboxd.policy.rules import matches, parse_rule, suggest
+from sandboxd.policy.shadows import shadows
 from tests.policy.policy_cases import HOME, WORKSPACE, analysis, command, decide, effect, rows, rule, ruleset
 
 
@@ -252,3 +253,34 @@ def test_any_pattern_answers(content: str, words: list[str]) -> None:
     """Every content can be read and matched; nothing raises."""
     for quoted in (True, False):
         parse_argv_pattern(content, quoted_star=quoted).matches("\0".join(words))
+
+
+@pytest.mark.parametrize(
+    ("texts", "shadowed"),
+    [
+        (("allow Bash(make:*)", "allow Bash(make test)"), {"Bash(make test)": "Bash(make:*)"}),
+        (("allow Bash(make test)", "allow Bash(make:*)"), {"Bash(make test)": "Bash(make:*)"}),
+        (("deny Bash(make:*)", "allow Bash(make test)"), {"Bash(make test)": "Bash(make:*)"}),
+        (("allow Bash(make test)", "allow@session Bash(make test)"), {"Bash(make test)": "Bash(make test)"}),
+        (("deny Bash", "ask Bash(ls)"), {"Bash(ls)": "Bash"}),
+        (("allow Bash(make * x)", "allow Bash(make a x)"), {"Bash(make a x)": "Bash(make * x)"}),
+        (("allow mcp__git", "allow mcp__git__log"), {"mcp__git__log": "mcp__git"}),
+        (("allow Bash(make:*)", "deny Bash(make deploy)"), {}),
+        (("allow Bash(make:*)", "allow Bash(makefile)"), {}),
+        (("allow Bash(make a:*)", "allow Bash(make:*)"), {"Bash(make a:*)": "Bash(make:*)"}),
+        (("ask Bash(make:*)", "deny Bash(make:*)"), {"Bash(make:*)": "Bash(make:*)"}),
+        (("allow Read(a/**)", "allow Read(a/b)"), {}),
+    ],
+)
+def test_shadows(texts: tuple[str, ...], shadowed: dict[str, str]) -> None:
+    """A rule that can never matter is reported with the one that settles everything it could."""
+    assert {found.rule.text: found.by.text for found in shadows(ruleset(*texts))} == shadowed
+
+
+def test_shadows_by_source() -> None:
+    """Under source-order the higher source shadows, whatever it says, but for the organisation's denies."""
+    order = Strategy.SOURCE_ORDER
+    (found,) = shadows(ruleset("deny Bash(make x)", "allow@cliArg Bash(make:*)", strategy=order))
+    assert (found.rule.behavior, found.by.source) == (Behavior.DENY, Source.CLI_ARG)
+    assert "never counts beside `Bash(make:*)`" in str(found)
+    assert shadows(ruleset("deny@policySettings Bash(make x)", "allow@cliArg Bash(make:*)", strategy=order)) == ()
