@@ -10,7 +10,9 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+from collections.abc import Iterator
 from fnmatch import fnmatchcase
+from functools import lru_cache
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation.bwrap import FIX_INSTALL, Bwrap
@@ -79,12 +81,7 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
     """
     names = wanted(request) if request is not None else (session.workspace, *session.additional, *session.own, session.spill)
     paths = {name: found for name in names if name and (found := _look(name)) is not None}
-    secrets = []
-    for pattern in secret_masks(session.home):
-        for name in _expand(pattern):
-            found = _look(name)
-            if found is not None and _reachable(found.real, session):
-                secrets.append(found)
+    secrets = [found for name in _existing_secrets(session.home) if (found := _look(name)) and _at_stake(found.real, session)]
     profile = request.profile if request is not None else None
     repositories = request.facts.repositories if request is not None else ()
     return HostFacts(
@@ -101,15 +98,32 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
     )
 
 
-def _expand(pattern: str) -> list[str]:
-    """The paths that a pattern with a glob in its last component can mean; a home may hold characters that look like one."""
-    directory, _, name = pattern.rpartition("/")
-    if "*" not in name:
-        return [pattern]
-    try:
-        return [f"{directory}/{each}" for each in os.listdir(directory) if fnmatchcase(each, name)]
-    except OSError:
-        return []
+@lru_cache(maxsize=16)
+def _secret_names(home: str) -> tuple[tuple[str, frozenset[str], tuple[str, ...]], ...]:
+    """The secret paths by directory: plain names, and globs; a home may hold characters that look like one."""
+    names: dict[str, list[str]] = {}
+    for pattern in secret_masks(home):
+        directory, _, name = pattern.rpartition("/")
+        names.setdefault(directory, []).append(name)
+    return tuple(
+        (directory, frozenset(name for name in found if "*" not in name), tuple(name for name in found if "*" in name))
+        for directory, found in names.items()
+    )
+
+
+def _existing_secrets(home: str) -> Iterator[str]:
+    """One listing a directory instead of a look at each path: most of the hundred do not exist."""
+    for directory, plain, globs in _secret_names(home):
+        try:
+            present = os.listdir(directory)
+        except PermissionError:
+            yield from (f"{directory}/{name}" for name in plain)  # not listed, but perhaps reachable by name
+            continue
+        except OSError:
+            continue
+        yield from (f"{directory}/{name}" for name in plain.intersection(present))
+        for glob in globs:
+            yield from (f"{directory}/{name}" for name in present if fnmatchcase(name, glob))
 
 
 def _look(path: str) -> HostPath | None:
@@ -135,6 +149,22 @@ def _reachable(path: str, session: Session) -> bool:
         return all(_searchable(directory, session) for directory in parents(path))
     except OSError:
         return False
+
+
+def _at_stake(path: str, session: Session) -> bool:
+    """Whether the box's user could read `path`, or make it readable: what its permissions keep closed needs no cover."""
+    if not _reachable(path, session):
+        return False
+    try:
+        info = os.stat(path)
+        if info.st_uid == session.uid or "system.posix_acl_access" in os.listxattr(path):
+            return True
+        if session.uid == os.geteuid() != 0:
+            return os.access(path, os.R_OK) or os.access(path, os.X_OK)
+        mine = info.st_mode >> 3 if info.st_gid == session.gid else info.st_mode
+        return bool(mine & 0o5)
+    except OSError:
+        return True
 
 
 def _searchable(directory: str, session: Session) -> bool:

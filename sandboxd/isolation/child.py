@@ -19,7 +19,7 @@ import select
 PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
 SYS_CLOSE_RANGE = 436  # this and the next four: the same numbers on every architecture
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT, RULE_PATH_BENEATH = 444, 445, 446, 1
-TIOCSCTTY, TIOCSPGRP = 0x540E, 0x5410
+TIOCSCTTY = 0x540E
 HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ = 1, 2, 3, 13, 15, 17, 25
 FAILED = 0xFFFFFFFF  # -1 in the 32 bits of a C int
 
@@ -106,11 +106,16 @@ def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_
 
 
 def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_config
-    """Start the command in a process group of its own; its pid. Raises Failure."""
+    """Start the command; its pid. Raises Failure.
+
+    It gets a process group of its own. On a terminal it stays in this process's, which is the foreground group: a group
+    of its own would be stopped when it reads before it is made that.
+    """
+    group: dict = {} if config["tty"] else {"setpgroup": 0}  # type: ignore[type-arg]
     reset = (HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ)  # Python, and this process, ignore some of them
     for path in config["programs"]:
         try:
-            return posix.posix_spawn(path, config["argv"], config["env"], setpgroup=0, setsigmask=(), setsigdef=reset)
+            return posix.posix_spawn(path, config["argv"], config["env"], setsigmask=(), setsigdef=reset, **group)
         except FileNotFoundError:
             continue
         except OSError as error:
@@ -132,8 +137,8 @@ def reap(main: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage),
             ended = (status, usage)
 
 
-def serve(main: int, control: int, wakeup: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage)
-    """Pass signals on until the command has ended."""
+def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage)
+    """Pass signals on to `group` until the command has ended. Process 1 itself ignores them, as every init does."""
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wakeup, select.POLLIN)
@@ -145,7 +150,7 @@ def serve(main: int, control: int, wakeup: int) -> tuple:  # type: ignore[type-a
                 posix._exit(1)
             for number in numbers:
                 try:
-                    posix.killpg(main, number)
+                    posix.killpg(group, number)
                 except OSError:
                     pass  # nobody is left in the group
         if wakeup in ready:
@@ -170,12 +175,10 @@ def main(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_con
         posix.write(status, f"F {error}\n".encode("utf-8", "replace"))
         posix._exit(1)
     posix.write(status, b"S\n")
-    if config["tty"]:
-        call("ioctl", 0, TIOCSPGRP, pid.to_bytes(4, "little"))
     # The ends of the command's pipes are its own: whoever reads them must see it close them.
     for fd in (0, 1, 2, *((config["report_at"],) if config["report"] >= 0 else ())):
         posix.close(fd)
-    ended, usage = serve(pid, config["control"], wakeup)
+    ended, usage = serve(pid, posix.getpgrp() if config["tty"] else pid, config["control"], wakeup)
     signal = ended & 0x7F
     code = -1 if signal else ended >> 8
     line = f"X {code} {signal} {int(usage.ru_utime * 1e6)} {int(usage.ru_stime * 1e6)} {usage.ru_maxrss}\n"

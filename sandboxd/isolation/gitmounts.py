@@ -24,6 +24,12 @@ STEPS: dict[str, frozenset[str]] = {
 GUARDED_NAMES: tuple[str, ...] = (*GIT_CORE, *STEPS)
 
 
+def must_stay_absent(opened: Sequence[str], existing: Sequence[str], granted: Sequence[str]) -> tuple[str, ...]:
+    """The guarded names that do not exist in the opened git directories: no mount can stand over them."""
+    names = (f"{repository}/{name}" for repository in opened for name in GIT_CORE)
+    return tuple(path for path in names if path not in existing and not any(is_within(path, target) for target in granted))
+
+
 def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence[str]) -> tuple[list[str], list[str]]:
     """The git directories to open, and the paths in them (out of `existing`) to keep read-only.
 

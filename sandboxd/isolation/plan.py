@@ -13,7 +13,7 @@ from enum import IntEnum
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import environment
-from sandboxd.isolation.gitmounts import git_entries
+from sandboxd.isolation.gitmounts import git_entries, must_stay_absent
 from sandboxd.model import Grant, GrantKind, LaunchPlan, Mount, MountKind, NetworkMode, PlanRequest, Session
 from sandboxd.paths import expand_home, is_within, join, normalize, parents
 
@@ -126,7 +126,8 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         )
     mounts = _Mounts()
     _base(mounts, request)
-    for entry in sorted(_guarded(_entries(request, host), request, host), key=_order):
+    entries, absent = _guarded(_entries(request, host), request, host)
+    for entry in sorted(entries, key=_order):
         mounts.add(entry)
     for path in host.resolver:
         mounts.append(Mount(MountKind.READ_ONLY, path, path, optional=True, why="name resolution"))
@@ -151,6 +152,7 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         protected=tuple(dict.fromkeys((*request.facts.protected, *request.facts.hooks_paths))),
         profile=profile.name,
         files=((REPORT_FILE, environment.REPORT),) if request.report_cwd else (),
+        must_stay_absent=absent,
     )
 
 
@@ -317,14 +319,14 @@ def _strictest(entries: list[Entry]) -> list[Entry]:
     return list(best.values())
 
 
-def _guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> list[Entry]:
+def _guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> tuple[list[Entry], tuple[str, ...]]:
     """The killswitch's second line: what is protected and exists is read-only, whatever the profile says.
 
     A longer path does not open it again. The directories on the way to it are pinned: renaming one would put another
-    tree in the protected one's place.
+    tree in the protected one's place. The second value are the paths that must not come into being.
     """
     if request.promise:
-        return entries
+        return entries, ()
     facts = request.facts
     granted = [_target(grant, request) for grant in request.grants if grant.kind is GrantKind.PROTECTED]
     opened, guards = git_entries(request, host.git, granted)
@@ -344,7 +346,7 @@ def _guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> lis
         for above in parents(guard):
             if above not in by_path and _writable_at(above, by_path):
                 by_path[above] = Entry(above, Access.WRITE, "pinned: something below is protected", pin=True)
-    return list(by_path.values())
+    return list(by_path.values()), must_stay_absent(opened, host.git, granted)
 
 
 def _inside(path: str, roots: Iterable[str]) -> bool:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Mount points, checked right before a start: none is made or followed through a symlink that a command can plant.
+"""Before a start: no mount point is made or followed through a symlink that a command can plant. After the end: `settle`.
 
 bwrap 0.8 follows symlinks when it makes a mount point, also out of the box (`evil -> /oldroot/etc` made it create files
 on the host). So every target that lies in a writable tree must be reached through real directories only, and the
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import shutil
 import stat
 
 from sandboxd.errors import IsolationError
@@ -44,6 +45,21 @@ def prepare(plan: LaunchPlan) -> LaunchPlan:
                 _walk(below.source, mount.target[len(below.target) :].strip("/"), mount, make=foreign, plan=plan)
         done.append(mount)
     return dataclasses.replace(plan, mounts=tuple(done)) if gone else plan
+
+
+def settle(plan: LaunchPlan) -> tuple[str, ...]:
+    """Remove what a command planted where no mount could guard; the paths. Blocking; call it when the box has ended.
+
+    A `commondir` or a hook in a git directory would lead the next git command outside the box to foreign code. Git
+    porcelain, for which that directory was writable, makes none of them by itself; what it starts might.
+    """
+    planted = tuple(path for path in plan.must_stay_absent if os.path.lexists(path))
+    for path in planted:
+        if os.path.isdir(path) and not os.path.islink(path):
+            shutil.rmtree(path)
+        else:
+            os.unlink(path)
+    return planted
 
 
 def _walk(base: str, rest: str, mount: Mount, *, make: bool, plan: LaunchPlan) -> None:

@@ -18,6 +18,7 @@ MAX_VIOLATIONS = 8
 MAX_LINES = 400  # of the tail of stderr
 
 _READ_ONLY = re.compile(r"Read-only file system|EROFS|\[Errno 30\]")
+_BUSY = re.compile(r"Device or resource busy|EBUSY|\[Errno 16\]")
 _DENIED = re.compile(r"Permission denied|EACCES|\[Errno 13\]")
 _REFUSED = re.compile(r"Operation not permitted|EPERM|\[Errno 1\]")
 _NETWORK = re.compile(
@@ -51,6 +52,13 @@ def promise_broken(stderr_tail: str, plan: LaunchPlan) -> tuple[str, ...]:
 def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
     if _READ_ONLY.search(line):
         return _write(_path(line, plan), plan)
+    if _BUSY.search(line):
+        path = _path(line, plan)
+        return (
+            _write(path, plan)
+            if path and any(is_within(path, each) or is_within(each, path) for each in plan.protected)
+            else None
+        )
     if _DENIED.search(line) or _REFUSED.search(line):
         path = _path(line, plan)
         if not path:

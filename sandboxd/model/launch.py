@@ -119,6 +119,7 @@ class LaunchPlan:
     protected: tuple[str, ...] = ()  # for messages: what the kernel line guards here
     profile: str = ""
     files: tuple[tuple[str, str], ...] = ()  # small read-only files inside, as (path, content)
+    must_stay_absent: tuple[str, ...] = ()  # no mount can guard what does not exist: `protect.settle` removes it afterwards
 
 
 @unique

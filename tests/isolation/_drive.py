@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from sandboxd.errors import SandboxdError
-from sandboxd.isolation import backends, profiles
+from sandboxd.isolation import backends, profiles, protect
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.violations import promise_broken, violations
 from sandboxd.model import Box, Facts, Grant, GrantKind, PlanRequest, Session, Stdio
@@ -83,6 +83,7 @@ def _run(asked: PlanRequest, then: str) -> dict[str, Any]:
     out, err, cwd = _read_all(ends, box, then)
     box.kill()
     status = box.reap()
+    planted = protect.settle(launch)
     return {
         "out": out,
         "err": err,
@@ -90,6 +91,7 @@ def _run(asked: PlanRequest, then: str) -> dict[str, Any]:
         "code": status.code,
         "signal": status.signal,
         "violations": [[each.kind, each.path, each.rule] for each in violations(err, status.code, launch)],
+        "planted": list(planted),
         "broken": list(promise_broken(err, launch)),
         "enforcement": {state.layer.value: state.strength.value for state in box.enforcement.layers},
     }

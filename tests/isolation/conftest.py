@@ -32,6 +32,7 @@ class Result:
     signal: int | None = None
     error: str = ""
     violations: tuple[tuple[str, str, str], ...] = ()
+    planted: tuple[str, ...] = ()
     broken: tuple[str, ...] = ()
     enforcement: dict[str, str] | None = None
 

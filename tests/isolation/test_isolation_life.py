@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import select
@@ -108,6 +109,31 @@ def test_an_untrapped_signal_ends_the_command(who: Runner, ws: Path) -> None:
     """And the status is that signal."""
     result = who("echo ready; sleep 1000; echo never", ws, then="2")
     assert (result.out, result.code, result.signal) == ("ready\n", None, 2)
+
+
+def test_a_terminal_is_the_commands_own(tmp_path: Path) -> None:
+    """With a PTY the command has a controlling terminal: it reads from it, and its interrupt key reaches what runs."""
+    asked = dataclasses.replace(
+        _drive.request({
+            "text": "trap 'echo interrupted' INT; tty; read -r line </dev/tty; echo \"got $line\"; sleep 1000",
+            "workspace": str(tmp_path), "home": "/root", "uid": os.getuid(),
+        }),
+        tty=True,
+    )  # fmt: skip
+    ours, theirs = os.openpty()
+    launch = plan(asked, backends.host_facts(asked.session, asked))
+    box = backends.BACKENDS[0].start(launch, Stdio(theirs, theirs, theirs))
+    os.close(theirs)
+    os.write(ours, b"hello\n")
+    said = b""
+    while b"got hello" not in said:
+        said += os.read(ours, 1000)
+    os.write(ours, b"\x03")
+    while b"interrupted" not in said:
+        said += os.read(ours, 1000)
+    assert select.select([box.pidfd], [], [], 20)[0]
+    assert box.reap().code == 130
+    os.close(ours)
 
 
 def test_kill_leaves_nothing(who: Runner, ws: Path) -> None:

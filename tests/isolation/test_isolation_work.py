@@ -161,6 +161,20 @@ def test_porcelain_cannot_plant_hooks_or_configuration(who: Runner, repository: 
     assert not (repository / ".git/hooks/post-commit").exists()
 
 
+def test_what_porcelain_planted_where_no_mount_can_stand_is_removed(who: Runner, repository: Path) -> None:
+    """`commondir` did not exist, so nothing could guard it: it is gone again before anything outside reads it."""
+    result = porcelain(who, repository, "mkdir evil; echo ../evil > .git/commondir; echo x > .git/config.worktree", "add")
+    assert sorted(result.planted) == [f"{repository}/.git/commondir", f"{repository}/.git/config.worktree"]
+    assert not (repository / ".git/commondir").exists()
+    assert git(repository, "log", "--format=%s") == "first\n"
+
+
+def test_recording_an_upstream_says_what_stopped_it(who: Runner, repository: Path) -> None:
+    """git cannot replace the read-only `config`: the violation names the killswitch, whatever git's exit status."""
+    result = porcelain(who, repository, "git branch side; git branch --set-upstream-to=main side", "branch")
+    assert ("write", f"{repository}/.git/config", f"killswitch: `{repository}/.git` is protected") in result.violations
+
+
 def test_git_status_shows_nothing_of_the_box(who: Runner, repository: Path) -> None:
     """Neither inside nor outside does a mount point show up, before, during or after."""
     who.make(f"{repository.name}/.claude/settings.json", "{}")
