@@ -21,6 +21,7 @@ LANGUAGES = frozenset(
         "printf",
         "builtin",
         "assign",
+        "output",
         "ps",
         "remote",
         "response",

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from sandboxd.effects.argv import several
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
 from sandboxd.model import Word
@@ -37,6 +38,15 @@ def remote(call: Call) -> None:
             call.host(ROLES["host.send"], word, f"{call.id}.remote", word.span)
         elif not word.values and "/" not in word.prefix:
             call.host(ROLES["host.send"], None, f"{call.id}.remote", word.span)
+
+
+def output(call: Call) -> None:
+    """pdftotext: the second operand is written, `-` is standard output; without it a file beside the first."""
+    words = call.parsed.operands
+    if len(words) != 2 or any(several(word) for word in words):
+        call.path(ROLES["path.write"], None, f"{call.id}.output", call.span)
+    elif words[1].value != "-":
+        call.path(ROLES["path.write"], words[1], f"{call.id}.output", words[1].span)
 
 
 def yq(call: Call) -> None:

@@ -11,17 +11,25 @@ from sandboxd.model import Word
 
 # BSD letters that only choose rows or columns. Not among them: e (environment), o, O, k, p, q, t, U (take a value).
 _LETTERS = re.compile(r"[acfghHjlLmnNrsSTuvwxXZ]+\Z")
+_COLUMNS = re.compile(r"[acfghHjlLmnNrsSTuvwxXZ]*o\Z")
 _WITH_E = re.compile(r"[acefghHjlLmnNrsSTuvwxXZ]+\Z")
 _NUMBERS = re.compile(r"[\d,]+\Z")
 
 
 def read(call: Call) -> None:
     parsed = call.parsed
+    columns = call.values("-o", "--format", "-O")
+    takes = False
     for word in parsed.operands:
         text = word.value
-        if text is None or not (_LETTERS.match(text) or _NUMBERS.match(text)):
+        if takes:
+            columns.append(word)
+            takes = False
+        elif text is not None and _COLUMNS.match(text):
+            takes = True
+        elif text is None or not (_LETTERS.match(text) or _NUMBERS.match(text)):
             _secret(call, word, "a BSD option that is not known to hide the environment")
-    for word in call.values("-o", "--format", "-O"):
+    for word in columns:
         if word.value is None or "env" in word.value.lower():
             _secret(call, word, "a column that may be the environment")
     # procps reads all words anew as BSD letters when one makes no sense with a dash: -x, -h, or -u with no user's name.
