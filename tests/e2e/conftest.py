@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import select
 import shutil
 import signal
 import socket
@@ -12,6 +13,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -61,9 +63,10 @@ class Place:
         """Run the command line to its end, without a terminal."""
         return self.person.run([self.person.sandboxd, *words], cwd=cwd, env=self.env(), timeout=timeout)
 
-    def start(self, words: Sequence[str], cwd: Path, **kwargs: object) -> subprocess.Popen[str]:
-        """Start the command line; the caller ends it."""
-        return subprocess.Popen(  # type: ignore[call-overload, no-any-return]  # mypy cannot see keywords through a dict
+    @contextmanager
+    def started(self, *words: str, cwd: Path, pass_fds: Sequence[int] = ()) -> Iterator[subprocess.Popen[str]]:
+        """Run the command line beside the test; it is gone at the end, whatever the test found."""
+        child: subprocess.Popen[str] = subprocess.Popen(  # type: ignore[call-overload]  # mypy cannot see keywords through a dict
             [str(self.person.sandboxd), *words],
             cwd=cwd,
             env=self.person.env(self.env()),
@@ -71,9 +74,22 @@ class Place:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            pass_fds=pass_fds,
             **self.person.ids(),
-            **kwargs,
         )
+        try:
+            yield child
+        finally:
+            if child.poll() is None:
+                child.kill()
+            child.communicate(timeout=READY_SECONDS)
+
+
+def said(child: subprocess.Popen[str], text: str, seconds: float = 20.0) -> bool:
+    """Whether the next thing that `child` says, within `seconds` and before it ends, is `text`."""
+    assert child.stdout is not None
+    ready, _, _ = select.select([child.stdout], [], [], seconds)
+    return bool(ready) and os.read(child.stdout.fileno(), 65536) == text.encode()
 
 
 @dataclass(slots=True)

@@ -67,6 +67,17 @@ def with_key(served: Place) -> Place:
     return served
 
 
+ENVIRONMENTS = """
+import glob, os
+print(dict(os.environ))
+for name in glob.glob('/proc/[0-9]*/environ'):
+    try:
+        print(name, open(name, 'rb').read())
+    except OSError as error:
+        print(name, error)
+"""
+
+
 def run_python(place: Place, source: str) -> subprocess.CompletedProcess[str]:
     tree = place.workspace()
     (tree / "probe.py").write_text(source, encoding="utf-8")
@@ -85,16 +96,17 @@ def test_a_command_inside_cannot(name: str, with_key: Place, port: int) -> None:
 
 def test_no_secret_of_the_caller_gets_inside(with_key: Place) -> None:
     """Neither the command's environment nor that of any process it can see holds the caller's."""
-    source = "import glob\nfor name in glob.glob('/proc/[0-9]*/environ'):\n    print(name, open(name, 'rb').read())\n"
-    done = run_python(with_key, source)
+    done = run_python(with_key, ENVIRONMENTS)
     assert "/proc/1/environ" in done.stdout, done
+    assert "PATH" in done.stdout
     assert "hunter2" not in done.stdout + done.stderr
 
 
 def test_the_same_without_a_daemon(place: Place) -> None:
     """An embedded daemon, which has the caller's environment itself, passes none of it on."""
-    done = run_python(place, "import os\nprint(dict(os.environ))\nprint(open('/proc/1/environ').read())\n")
-    assert "PATH" in done.stdout, done
+    done = run_python(place, ENVIRONMENTS)
+    assert "/proc/1/environ" in done.stdout, done
+    assert "PATH" in done.stdout
     assert "hunter2" not in done.stdout + done.stderr
 
 
@@ -111,8 +123,9 @@ def test_no_file_of_the_caller_is_open_inside(place: Place, tmp_path: Path) -> N
     handle = os.open(tree / "a.txt", os.O_RDWR)
     try:
         os.set_inheritable(handle, True)
-        child = place.start(["run", "--mode", "bypassPermissions", "--", "python3 probe.py"], tree, pass_fds=(handle,))
-        out, err = child.communicate(timeout=60)
+        words = ("run", "--mode", "bypassPermissions", "--", "python3 probe.py")
+        with place.started(*words, cwd=tree, pass_fds=(handle,)) as child:
+            out, err = child.communicate(timeout=60)
     finally:
         os.close(handle)
     assert child.returncode == 0, err

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.e2e.conftest import Daemon, Place, eventually, running
+from tests.e2e.conftest import Daemon, Place, eventually, running, said
 
 BYPASS = ("--mode", "bypassPermissions")
 
@@ -22,9 +22,8 @@ def marker(place: Place) -> str:
 
 
 @pytest.fixture(params=["daemon", "embedded"])
-def either(request: pytest.FixtureRequest) -> Place:
-    place: Place = request.getfixturevalue("served" if request.param == "daemon" else "place")
-    return place
+def either(request: pytest.FixtureRequest, served: Place, place: Place) -> Place:
+    return served if request.param == "daemon" else place
 
 
 def test_a_time_out_keeps_the_output_and_leaves_no_process(either: Place) -> None:
@@ -35,6 +34,13 @@ def test_a_time_out_keeps_the_output_and_leaves_no_process(either: Place) -> Non
     assert done.returncode == 124, done
     assert done.stdout == "early\n"
     assert eventually(lambda: not running(sleep))
+
+
+def test_output_comes_while_the_command_runs(either: Place) -> None:
+    """What a command says is shown at once, not when it ends."""
+    with either.started("run", *BYPASS, "--", f"echo one; echo two >&2; sleep {marker(either)}", cwd=either.workspace()) as child:
+        assert said(child, "one\n")
+        assert child.poll() is None
 
 
 def test_a_process_left_behind_ends_with_its_command(either: Place) -> None:
@@ -49,14 +55,13 @@ def test_a_process_left_behind_ends_with_its_command(either: Place) -> None:
 def test_the_tree_dies_with_its_client(number: int, status: int, either: Place) -> None:
     """Ctrl-C, or a client that is simply gone, ends the command and all its children."""
     sleep = marker(either)
-    child = either.start(["run", *BYPASS, "--", f"echo on; sleep {sleep} & sleep {sleep}; wait"], either.workspace())
-    assert child.stdout is not None
-    assert child.stdout.readline() == "on\n"
-    assert eventually(lambda: len(running(sleep)) >= 2)
-    child.send_signal(number)
-    child.communicate(timeout=30)
-    assert child.returncode == status
-    assert eventually(lambda: not running(sleep))
+    text = f"echo on; sleep {sleep} & sleep {sleep}; wait"
+    with either.started("run", *BYPASS, "--", text, cwd=either.workspace()) as child:
+        assert said(child, "on\n")
+        assert eventually(lambda: len(running(sleep)) >= 2)
+        child.send_signal(number)
+        assert child.wait(30) == status
+        assert eventually(lambda: not running(sleep))
 
 
 def test_the_sockets_are_private(served: Place) -> None:
@@ -97,26 +102,27 @@ def test_a_bad_reload_keeps_the_last_good_state(new_place: Callable[[], Place], 
     assert daemon.stop() == 0
 
 
-def test_a_daemon_that_stops_ends_its_commands(new_place: Callable[[], Place], start_daemon: Callable[[Place], Daemon]) -> None:
+def test_a_daemon_that_is_killed_takes_its_boxes_along(
+    new_place: Callable[[], Place], start_daemon: Callable[[Place], Daemon]
+) -> None:
     """SIGKILL of the daemon takes every box with it."""
     place = new_place()
     daemon = start_daemon(place)
     sleep = marker(place)
-    child = place.start(["run", *BYPASS, "--", f"echo on; sleep {sleep}"], place.workspace())
-    assert child.stdout is not None
-    assert child.stdout.readline() == "on\n"
-    daemon.process.kill()
-    child.communicate(timeout=30)
-    assert child.returncode == 125
-    assert eventually(lambda: not running(sleep))
+    with place.started("run", *BYPASS, "--", f"echo on; sleep {sleep}", cwd=place.workspace()) as child:
+        assert said(child, "on\n")
+        daemon.process.kill()
+        assert child.wait(30) == 125
+        assert eventually(lambda: not running(sleep))
 
 
 WRONG = [
     (["run", "--allow", "Bash(git", "--", "true"], 2, r"Bash(git"),
     (["run", "--mode", "fearless", "--", "true"], 2, "fearless"),
     (["run", "--timeout", "-1", "--", "true"], 2, "-1"),
-    (["run", "--profile", "no-such-profile", "--", "true"], 125, "no-such-profile"),
-    (["run"], 2, "usage"),
+    (["run", "--profile", "no-such-profile", "--", "true"], 2, "no-such-profile"),
+    (["run"], 2, "no command"),
+    (["run", "true", "--", "true"], 2, "before `--`"),
     (["frobnicate"], 2, "frobnicate"),
 ]
 
