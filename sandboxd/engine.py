@@ -11,13 +11,17 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum, unique
+from typing import Any
 
 from sandboxd import __version__
 from sandboxd.config import Config, Directories, append_allow_rule
+from sandboxd.consult import hooks
 from sandboxd.consult.approvals import Approvals, Resolution
+from sandboxd.consult.hookdefs import HookEvent
+from sandboxd.consult.race import first_eligible
 from sandboxd.effects.tables import Tables
 from sandboxd.errors import Exhausted, Forbidden, IsolationError, NotFound, RequestError, SandboxdError, Unavailable
 from sandboxd.isolation import backends, profiles
@@ -26,11 +30,13 @@ from sandboxd.isolation.violations import promise_broken, violations
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import (
     Behavior,
+    Consultant,
     Decision,
     EndKind,
     Enforcement,
     LaunchPlan,
     Needs,
+    Opinion,
     PlanRequest,
     Probe,
     Profile,
@@ -44,7 +50,7 @@ from sandboxd.policy.rules import parse_rule
 from sandboxd.record.audit import DecisionRow, Record
 from sandboxd.run.execution import Ended, Execution
 from sandboxd.schedule.driver import Lanes
-from sandboxd.sessions import Sessions, SessionState
+from sandboxd.sessions import Role, Sessions, SessionSpec, SessionState
 
 log = logging.getLogger("sandboxd.engine")
 
@@ -96,8 +102,9 @@ class _Job:
     """The engine's side of one execution."""
 
     execution: Execution
-    request: Request
+    request: Request  # as it runs: a hook may have rewritten the command
     session: SessionState
+    asked: Request  # as it came
     decision_id: str = ""
     started: bool = False
     notes: list[str] = field(default_factory=list)
@@ -228,7 +235,7 @@ class Engine:
             scope=session.scope,
             rules=session.rules,
             mode=session.mode,
-            headless=session.headless,
+            headless=session.headless and not any(hook.event is HookEvent.PERMISSION_REQUEST for hook in session.hooks),
             observed=True,
             enforcement_full=enforcement is not None and enforcement.overall is Strength.FULL,
             auto_allow_if_sandboxed=self.config.policy.auto_allow_if_sandboxed,
@@ -253,13 +260,13 @@ class Engine:
         key = (session.id, request.request_id)
         if request.request_id and key in self._by_request:
             job = self._jobs[self._by_request[key]]
-            if job.request != request:
+            if job.asked != request:
                 raise RequestError("the same request_id came with another command", field="request_id", fix="use a new one")
             return job.execution
         if sum(job.execution.result is None for job in self._jobs.values()) >= self.config.run.max_executions:
             raise Exhausted("too many executions", fix="wait, or raise `run.max_executions`")
         execution_id = f"e-{secrets.token_hex(8)}"
-        job = _Job(Execution(execution_id, session.id, request.text, f"{self.dirs.state}/spool"), request, session)
+        job = _Job(Execution(execution_id, session.id, request.text, f"{self.dirs.state}/spool"), request, session, request)
         self._jobs[execution_id] = job
         if request.request_id:
             self._by_request[key] = execution_id
@@ -278,35 +285,38 @@ class Engine:
         except Exception as error:
             log.exception("execution %s failed", execution.id)
             result = Result(EndKind.FAILED, 125, cause=f"internal error: {error!r}")
-        execution.finish(dataclasses.replace(result, cwd=result.cwd or job.session.cwd))
+        result = dataclasses.replace(result, cwd=result.cwd or job.session.cwd, notes=tuple(job.notes))
         self.record.record_execution_finished(execution.id, result)
+        execution.finish(result)
         self._finished.append(execution.id)
         while len(self._finished) > self.config.run.keep_finished:
             self._forget(self._finished.popleft())
 
     async def _process(self, job: _Job) -> Result:
-        """The order of stages: judge, ask, record, wait for the lane, judge again, confine, run, report."""
-        execution, request, session = job.execution, job.request, job.session
+        """The order of stages: hooks, judge, ask, record, wait for the lane, judge again, confine, run, hooks."""
+        execution, session = job.execution, job.session
         execution.queued("")
+        job.notes += self._return_home(session)
+        opinions = await self._before(job)
         for _ in range(_REJUDGE):
-            job.notes += self._return_home(session)
-            judged = await asyncio.to_thread(judge, self._question(request, session))
+            judged = await asyncio.to_thread(judge, self._question(job.request, session), opinions)
             if isinstance(judged.outcome, Needs):
                 judged = await self._ask(job, judged)
             decision = judged.decision
             if decision.behavior is not Behavior.ALLOW:
-                await self._record(job, judged, decision)
-                execution.decided(decision)
-                return Result(EndKind.DENIED, 126, cause=decision.message)
+                return await self._denied(job, judged, decision)
             alone = judged.analysis.changes_cwd or not judged.analysis.concurrency_safe
-            async with self._lanes.admit(session.workspace, session.id, not alone, self.config.sessions.max_parallel):
-                fresh = await asyncio.to_thread(judge, self._question(request, session), judged.inputs.opinions)
+            most = self.config.sessions.max_parallel
+            async with self._lanes.admit(session.workspace, session.id, not alone, most, execution.queued):
+                fresh = await asyncio.to_thread(judge, self._question(job.request, session), judged.inputs.opinions)
                 if not _same_ground(judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now
                 decision = fresh.decision
                 await self._record(job, fresh, decision)
                 execution.decided(decision)
-                return await self._confined(job, fresh, decision, alone)
+                result = await self._confined(job, fresh, decision, alone)
+            await self._after(job, result)
+            return result
         decision = dataclasses.replace(
             judged.decision,
             behavior=Behavior.DENY,
@@ -315,23 +325,83 @@ class Engine:
             flip="run it again when nothing else changes the workspace",
             grants=(),
         )
+        return await self._denied(job, judged, decision)
+
+    async def _denied(self, job: _Job, judged: Judged, decision: Decision) -> Result:
         await self._record(job, judged, decision)
-        execution.decided(decision)
-        return Result(EndKind.DENIED, 126, cause=decision.message)
+        job.execution.decided(decision)
+        result = Result(EndKind.DENIED, 126, cause=decision.message)
+        await self._after(job, result)
+        return result
 
     async def _ask(self, job: _Job, judged: Judged) -> Judged:
-        """Put an ASK before a human and wait; the answer becomes an opinion and the waterfall is walked again."""
+        """Put an ASK before a human and the PermissionRequest hooks at once; the first who may answer does."""
         execution, session, decision = job.execution, job.session, judged.decision
-        pending = self.approvals.request(
-            execution.id, session.id, job.request.text, judged.analysis.cwd, decision, expires_in=self.config.approvals.expires
-        )
-        execution.approval_needed(pending.id, decision)
+        asking = hooks.each(session.hooks, HookEvent.PERMISSION_REQUEST, _payload(job), **self._hook_place(session))
+        pending = None
+        assert isinstance(judged.outcome, Needs)
+        if not session.headless and Consultant.APPROVAL in judged.outcome.who:
+            pending = self.approvals.request(
+                execution.id,
+                session.id,
+                job.request.text,
+                judged.analysis.cwd,
+                decision,
+                expires_in=self.config.approvals.expires,
+            )
+            execution.approval_needed(pending.id, decision)
+
+        async def heard(reply: Coroutine[Any, Any, hooks.Reply]) -> Opinion | None:
+            said = hooks.Replies((await reply,))
+            job.notes += said.notes
+            return next(iter(said.opinions), None)
+
+        def eligible(opinion: Opinion) -> bool:
+            return not isinstance(judged.with_opinion(opinion).outcome, Needs)
+
+        opinion = await first_eligible(pending, [heard(reply) for reply in asking], eligible)
+        if pending is not None and (answer := pending.resolution) is not None:
+            said = Opinion(Consultant.APPROVAL, answer.verdict, answer.reason, failed=not answer.who, name=answer.who)
+            self.record.record_approval(pending.id, execution.id, session.id, said, scope=answer.scope, rule=answer.rule)
+        return judged.unattended() if opinion is None else judged.with_opinion(opinion)
+
+    # -- hooks -------------------------------------------------------------------------------------------------------
+
+    def _hook_place(self, session: SessionState) -> dict[str, str]:
+        return {"tool": "Bash", "workspace": session.workspace, "cwd": self.dirs.home}
+
+    async def _before(self, job: _Job) -> tuple[Opinion, ...]:
+        """Run the PreToolUse hooks. One of them may rewrite the command, which is then what is judged and run."""
+        session = job.session
+        session.refresh_rules(self.config, self.dirs)
+        replies = await hooks.ask(session.hooks, HookEvent.PRE_TOOL_USE, _payload(job), **self._hook_place(session))
+        job.notes += replies.notes
         try:
-            opinion = await pending.wait()
-        finally:
-            pending.cancel()
-        self.record.record_approval(pending.id, execution.id, session.id, opinion)
-        return judged.with_opinion(opinion)
+            text, who = replies.rewritten("command")
+        except ValueError as error:
+            return (*replies.opinions, Opinion(Consultant.HOOK, Behavior.DENY, str(error)))
+        if text is not None and text != job.request.text:
+            job.request = dataclasses.replace(job.request, text=text)
+            job.notes.append(f"hook {who} rewrote the command to `{text}`")
+        return replies.opinions
+
+    async def _after(self, job: _Job, result: Result) -> None:
+        """Run PostToolUse hooks, or PostToolUseFailure ones when the command failed or was denied. They change nothing."""
+        fine = result.end is EndKind.EXITED and result.code == 0
+        event = HookEvent.POST_TOOL_USE if fine else HookEvent.POST_TOOL_USE_FAILURE
+        answer = {"end": result.end.value, "exit_code": result.code, "error": result.cause}
+        payload = {**_payload(job), "tool_response": answer}
+        replies = await hooks.ask(job.session.hooks, event, payload, **self._hook_place(job.session))
+        job.notes += [*replies.notes, *(reply.reason for reply in replies.replies if reply.verdict is Behavior.DENY)]
+
+    async def create_session(self, spec: SessionSpec, role: Role) -> SessionState:
+        """A new session, recorded, its SessionStart hooks run. Raises what `Sessions.create` raises."""
+        session = self.sessions.create(spec, role)
+        self.record.record_session(session.id, session.workspace, session.mode.value, profile=session.profile)
+        payload = {"session_id": session.id, "cwd": session.cwd, "source": "startup"}
+        replies = await hooks.ask(session.hooks, HookEvent.SESSION_START, payload, **self._hook_place(session) | {"tool": ""})
+        session.context = replies.notes
+        return session
 
     async def _record(self, job: _Job, judged: Judged, decision: Decision) -> None:
         """Write the decision; what was denied or touched safety is on disk before anything else happens."""
@@ -389,7 +459,7 @@ class Engine:
         )
         if alone:
             job.notes += self._move(session, ended)
-        return _result(ended, launch, enforcement, session.cwd, job.notes)
+        return _result(ended, launch, enforcement, session.cwd)
 
     def _return_home(self, session: SessionState) -> list[str]:
         """A session whose directory was removed goes on in its workspace."""
@@ -466,6 +536,8 @@ class Engine:
         """Cancel what a session still runs, wait for it, and forget the session."""
         jobs = [job for job in self._jobs.values() if job.session is session]
         await self._stop(jobs, "session_deleted")
+        payload = {"session_id": session.id, "cwd": session.cwd, "reason": "deleted"}
+        await hooks.ask(session.hooks, HookEvent.SESSION_END, payload, **self._hook_place(session) | {"tool": ""})
         self.sessions.delete(session)
         for job in jobs:
             self._forget(job.execution.id)
@@ -477,6 +549,7 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=self.config.daemon.drain_seconds)
         await self._stop(list(self._jobs.values()), "daemon_stopped")
+        await hooks.end_background()
         self.sessions.close()
 
     async def _stop(self, jobs: list[_Job], cause: str) -> None:
@@ -496,6 +569,19 @@ class Engine:
         with contextlib.suppress(ValueError):
             self._finished.remove(execution_id)
         job.execution.close()
+
+
+def _payload(job: _Job) -> dict[str, Any]:
+    """What a hook is told of a command."""
+    session = job.session
+    return {
+        "session_id": session.id,
+        "cwd": job.request.cwd or session.cwd,
+        "permission_mode": session.mode.value,
+        "tool_name": "Bash",
+        "tool_input": {"command": job.request.text},
+        "tool_use_id": job.execution.id,
+    }
 
 
 def _validate(request: Request) -> None:
@@ -528,7 +614,7 @@ def _same_ground(judged: Judged, fresh: Judged) -> bool:
     return before.facts.fingerprint == now.facts.fingerprint and before.rules == now.rules and before.mode is now.mode
 
 
-def _result(ended: Ended, launch: LaunchPlan, enforcement: Enforcement, cwd: str, notes: list[str]) -> Result:
+def _result(ended: Ended, launch: LaunchPlan, enforcement: Enforcement, cwd: str) -> Result:
     return Result(
         end=ended.kind,
         code=ended.code,
@@ -542,5 +628,4 @@ def _result(ended: Ended, launch: LaunchPlan, enforcement: Enforcement, cwd: str
         enforcement=enforcement,
         promise_broken=promise_broken(ended.stderr_tail, launch) if ended.code else (),
         violations=violations(ended.stderr_tail, ended.code, launch) if ended.code else (),
-        notes=tuple(notes),
     )

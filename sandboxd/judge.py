@@ -59,7 +59,14 @@ class Judged:
 
     def with_opinion(self, opinion: Opinion) -> Judged:
         """The same question with one more answer from outside."""
-        inputs = dataclasses.replace(self.inputs, opinions=(*self.inputs.opinions, opinion))
+        return self._again(dataclasses.replace(self.inputs, opinions=(*self.inputs.opinions, opinion)))
+
+    def unattended(self) -> Judged:
+        """The same question when nobody is left who could answer."""
+        return self._again(dataclasses.replace(self.inputs, headless=True))
+
+    @staticmethod
+    def _again(inputs: Inputs) -> Judged:
         return Judged(inputs, evaluate(inputs))
 
 

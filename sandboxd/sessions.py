@@ -16,7 +16,9 @@ from dataclasses import dataclass
 from enum import Enum, unique
 
 from sandboxd import config as settings
+from sandboxd import trust
 from sandboxd.config import Config, Directories
+from sandboxd.consult.hookdefs import Hook, parse_hooks_claude, parse_hooks_toml
 from sandboxd.errors import ConfigError, Exhausted, Forbidden, NotFound, RequestError
 from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session, Source
 from sandboxd.paths import expand_home, is_within, join
@@ -64,7 +66,9 @@ class SessionState:
         self.cli_rules: tuple[Rule, ...] = ()
         self.session_rules: tuple[Rule, ...] = ()  # approved "for this session"
         self.rules = RuleSet()
+        self.hooks: tuple[Hook, ...] = ()  # of trusted files only
         self.revision = ""
+        self.context: tuple[str, ...] = ()  # what SessionStart hooks said
         self.rule_errors: tuple[str, ...] = ()
         self.ignored: tuple[str, ...] = ()  # what rule files say and we do not understand
         self.file_additional: tuple[str, ...] = ()  # additional directories from trusted rule files
@@ -97,12 +101,14 @@ class SessionState:
         rules stay and `rule_errors` says so.
         """
         places = settings.rule_places(dirs, self.workspace, claude=config.policy.read_claude_settings)
-        signature = (settings.rule_signature(places), config.policy, self.session_rules)
+        signature = (settings.rule_signature(places), trust.signature(dirs), config.policy, self.session_rules)
         if signature == self._signature:
             return
         try:
             texts = settings.read_rules(places)
-            files = [_parse_rules(text) for text in texts]
+            known = trust.load(dirs)
+            files = [_parse_rules(text, known.covers(text)) for text in texts]
+            found = [_parse_hooks(text) for text, file in zip(texts, files, strict=True) if file.trusted]
         except ConfigError as error:
             if self._signature is None:
                 raise
@@ -110,8 +116,11 @@ class SessionState:
             return
         merged = sources.merge(tuple(files), config.policy.strategy)
         self.rules = RuleSet((*self.cli_rules, *self.session_rules, *merged.rules), merged.strategy, merged.inert)
-        self.ignored = tuple(item for file in files for item in file.ignored)
-        trusted = [file for text, file in zip(texts, files, strict=True) if not text.place.workspace]
+        self.hooks = tuple(hook for hooks, _ in found for hook in hooks)
+        self.ignored = tuple(
+            item for items in (*(file.ignored for file in files), *(more for _, more in found)) for item in items
+        )
+        trusted = [file for file in files if file.trusted]
         self.file_additional = tuple(
             join(self.workspace, expand_home(path, self.isolation.home))
             for file in trusted
@@ -123,13 +132,19 @@ class SessionState:
             self.mode = Mode.DEFAULT
         self.rule_errors = ()
         self._signature = signature
-        digest = hashlib.sha256(repr((self.rules, config.policy, self.additional)).encode())
+        digest = hashlib.sha256(repr((self.rules, self.hooks, config.policy, self.additional)).encode())
         self.revision = digest.hexdigest()[:16]
 
 
-def _parse_rules(text: settings.RuleText) -> sources.SourceFile:
+def _parse_rules(text: settings.RuleText, trusted: bool) -> sources.SourceFile:
     parse = sources.parse_claude_settings if text.place.format is settings.RuleFormat.CLAUDE else sources.parse_settings_toml
-    return parse(text.text, text.place.source, text.place.path, not text.place.workspace)
+    return parse(text.text, text.place.source, text.place.path, trusted)
+
+
+def _parse_hooks(text: settings.RuleText) -> tuple[tuple[Hook, ...], tuple[str, ...]]:
+    if text.place.format is settings.RuleFormat.CLAUDE:
+        return parse_hooks_claude(text.text, text.place.source, text.place.path)
+    return parse_hooks_toml(text.text, text.place.source, text.place.path), ()
 
 
 class Sessions:

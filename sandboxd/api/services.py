@@ -45,7 +45,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
         spec = requests.session_spec(request)
         if spec.profile:
             self._engine.profile(spec.profile)
-        state = self._engine.sessions.create(spec, self._access.role)
+        state = await self._engine.create_session(spec, self._access.role)
         return session_pb2.SessionServiceCreateResponse(session=_session(state), session_secret=state.secret)
 
     async def Get(self, request: session_pb2.SessionServiceGetRequest, context: Any) -> session_pb2.SessionServiceGetResponse:

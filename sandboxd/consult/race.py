@@ -4,7 +4,10 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Generic, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+from sandboxd.model import Opinion
 
 T = TypeVar("T")
 
@@ -52,3 +55,49 @@ class ResolveOnce(Generic[T]):
         await self._settled.wait()
         assert self._value is not None
         return self._value
+
+
+class Question(Protocol):
+    """An open question to a human, as `approvals.Pending` is one."""
+
+    @property
+    def resolution(self) -> object | None:
+        """The human's answer, None while there is none."""
+
+    async def wait(self) -> Opinion: ...
+
+    def cancel(self, detail: str = "") -> None:
+        """Close it, so that a late answer is refused."""
+
+
+async def first_eligible(
+    question: Question | None,
+    others: Sequence[Coroutine[Any, Any, Opinion | None]],
+    eligible: Callable[[Opinion], bool],
+) -> Opinion | None:
+    """The first opinion that may settle the matter; None when all have spoken and none may.
+
+    A human's answer that has been taken always counts: whoever else comes in the same moment finds the question claimed.
+    When another wins, the question is closed before anything is awaited. Losers are cancelled, and gone when this returns.
+    """
+    tasks = [asyncio.ensure_future(other) for other in others]
+    human = None if question is None else asyncio.ensure_future(question.wait())
+    waiting = {*tasks, *((human,) if human is not None else ())}
+    try:
+        while waiting:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            if human is not None and question is not None and question.resolution is not None:
+                return await human
+            for task in (task for task in tasks if task in done):
+                opinion = task.result()
+                if opinion is None or not eligible(opinion):
+                    continue
+                if question is not None:
+                    question.cancel(f"answered by {opinion.who.value}")
+                return opinion
+        return None
+    finally:
+        losers = [task for task in (*tasks, *((human,) if human is not None else ())) if not task.done()]
+        for task in losers:
+            task.cancel()
+        await asyncio.gather(*losers, return_exceptions=True)

@@ -62,8 +62,8 @@ def parse_settings_toml(text: str, source: Source, origin: str, trusted: bool) -
     """Read our own rule file. Raises RuleError with file:line for anything unknown or malformed."""
     document = TomlText(text, origin, RuleError)
     for key in document.data:
-        if key not in ("permissions", "rule"):
-            raise document.fail(f"unknown section `{key}`", key, fix="use `[permissions]` and `[[rule]]`")
+        if key not in ("permissions", "rule", "hook"):  # consult.hookdefs reads the hooks
+            raise document.fail(f"unknown section `{key}`", key, fix="use `[permissions]`, `[[rule]]` and `[[hook]]`")
     permissions = document.data.get("permissions", {})
     if not isinstance(permissions, dict):
         raise document.fail("`permissions` must be a table", "permissions", fix="write it as `[permissions]`")
@@ -163,7 +163,9 @@ def parse_claude_settings(text: str, source: Source, origin: str, trusted: bool)
     formed but not understood is listed in `ignored`.
     """
     data = _json(text, origin)
-    ignored = [f"{_find(text, key, origin)}: `{key}` is not read" for key in data if key not in ("permissions", "$schema")]
+    ignored = [
+        f"{_find(text, key, origin)}: `{key}` is not read" for key in data if key not in ("permissions", "hooks", "$schema")
+    ]
     block = data.get("permissions", {})
     if not isinstance(block, dict):
         raise RuleError("`permissions` must be an object", origin=_find(text, "permissions", origin))
