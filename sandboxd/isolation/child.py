@@ -111,7 +111,7 @@ def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_con
     It gets a process group of its own. On a terminal it stays in this process's, which is the foreground group: a group
     of its own would be stopped when it reads before it is made that.
     """
-    group: dict = {} if config["tty"] else {"setpgroup": 0}  # type: ignore[type-arg]
+    group: dict = {} if config["tty"] else {"setpgroup": 0}  # type: ignore[type-arg]  # of keywords, any
     reset = (HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ)  # Python, and this process, ignore some of them
     for path in config["programs"]:
         try:
@@ -125,7 +125,7 @@ def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_con
 
 def reap(main: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage), or () while `main` runs
     """Collect every child that has ended, orphans too."""
-    ended: tuple = ()  # type: ignore[type-arg]
+    ended: tuple = ()  # type: ignore[type-arg]  # as it returns
     while True:
         try:
             pid, status, usage = posix.wait4(-1, posix.WNOHANG)
