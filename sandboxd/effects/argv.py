@@ -181,7 +181,7 @@ class _Reading:
         parsed = self.parsed
         level = parsed.level
         if level.subs and not parsed.operands:
-            sub = level.subs.get(text)
+            sub = level.sub(text)
             if sub is not None and not self.ended:
                 self._enter(sub)
                 return parsed.exact
@@ -263,6 +263,10 @@ class _Reading:
                 return next(iter(found.values()))
         return None
 
+    def _shortens(self, name: str) -> bool:
+        """Whether it may be short for a listed option, though it is not clear for which."""
+        return self.table.abbreviations and any(key.startswith(name) for key in self.parsed.level.options)
+
     def _value(self, option: Option, name: str, word: Word) -> None:
         """The value of `option` is the next word."""
         if option.arity is Arity.TWO and self.at < len(self.words):
@@ -301,6 +305,9 @@ class _Reading:
             return
         if text[0] == "+" and "+*" in level.options:
             self._give(level.options["+*"], "+*", word, cut(word, 1))
+            return
+        if text.startswith("--") and "--*" in level.options and not self._shortens(name):
+            self._give(level.options["--*"], name, word, cut(word, len(name) + 1) if equals else None)
             return
         if text.startswith("--") or text[0] == "+" or self.table.words:
             self._problem("opaque.unlisted_option", word, name)

@@ -27,7 +27,6 @@ class _Filling:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.appended = call.appended
-        self.sends = False
 
     def run(self) -> None:
         call = self.call
@@ -56,7 +55,7 @@ class _Filling:
                 self._role(level.behind, word, f"{level.id}.behind", word.span)
         if level.language:
             READERS[level.language](call)
-        if self.sends:
+        if call.sends:
             call.effects[:] = [
                 replace(effect, direction=Direction.SEND) if effect.direction is Direction.FETCH else effect
                 for effect in call.effects
@@ -101,7 +100,7 @@ class _Filling:
         call = self.call
         role = standing.role
         if role.name == "send":
-            self.sends = True
+            call.sends = True
         elif role.path:
             if standing.target is None:
                 call.at(role, Target(None), because, call.span)
@@ -152,12 +151,12 @@ class _Filling:
                 call.programs.append(word)
             return
         if name == "send":
-            self.sends = True
+            call.sends = True
         elif name in ("path.into", "path.into_tree", "path.link"):
             self._into(role, word, because, span)
         elif role.path:
             if name == "path.send":
-                self.sends = True
+                call.sends = True
             call.path(role, word, because, span)
         elif role.kind is EffectKind.NETWORK:
             call.host(role, word, because, span)
@@ -170,6 +169,12 @@ class _Filling:
                 call.code(word, f"{call.name}", because)
         elif name == "secret":
             call.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
+        elif name == "secret.named":
+            texts = () if word is None else word.values
+            if not texts or any("secret" in text.lower() for text in texts):
+                call.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
+        elif name == "value":
+            self._value(role, word, because)
         elif name in ("git.config", "git.global"):
             self._standing(Standing(role), because)
         elif name == "git.format":
@@ -182,6 +187,15 @@ class _Filling:
             if role.kind is EffectKind.OPAQUE:
                 pieces = call.mentions(name in _CODE, word if name in _NAMES_CODE else None)
             call.effect(role, because, span, None if word is None else word.value, pieces=pieces)
+
+    def _value(self, role: Role, word: Word | None, because: str) -> None:
+        """A value that may stand for the contents of a file. An unknown one is a send by `_network`."""
+        for text in () if word is None else word.values:
+            for mark in _FILE_MARKS:
+                at = 0 if text.startswith(mark) else text.find(f"={mark}") + 1
+                if word is not None and (at or text.startswith(mark)):
+                    self.call.sends = True
+                    self.call.named(role, text[at + len(mark) :] or ".", because, word.span)
 
     def _git_object(self, role: Role, word: Word | None, because: str, span: Span) -> None:
         """A revision, `REV:path`, or a path: what counts is whether its contents are secret."""
@@ -317,6 +331,8 @@ class _Filling:
 
 
 _NESTS = ("command", "code.rest")
+# How values say that the contents of a file are meant: the AWS command line, the Azure command line, httpie and others.
+_FILE_MARKS = ("@", "file://", "fileb://")
 # Opaque roles whose words are program text.
 _CODE = frozenset(("opaque.code", "opaque.script"))
 # Opaque roles whose own word names what is read, not what is touched.

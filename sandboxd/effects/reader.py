@@ -131,12 +131,14 @@ class _Reader:
         self._check(level)
         subs: dict[str, dict[str, Any]] = {}
         for key, group in self._mapping(data, "sub").items():
+            if any(name.count("*") > 1 for piece in key.split() for name in piece.split("|")):
+                self.fail(key, f"`sub.{key}` of `{ident}` has more than one `*` in a name")
             if not isinstance(group, dict):
                 self.fail(key, f"`sub.{key}` of `{ident}` must be a table")
             self._keys(group, _LEVEL_KEYS, f"{ident}.{key}")
             for path in itertools.product(*(piece.split("|") for piece in key.split())):
                 self._place(subs, path, group, ident)
-        return replace(level, subs=self._subs(subs, ident, level))
+        return _with_subs(level, self._subs(subs, ident, level))
 
     def _place(self, tree: dict[str, dict[str, Any]], path: tuple[str, ...], group: dict[str, Any], ident: str) -> None:
         node = tree.setdefault(path[0], {})
@@ -154,7 +156,7 @@ class _Reader:
             both = set(nested) & set(level.subs)
             if both:
                 self.fail(both.pop(), f"subcommands of `{level.id}` are listed twice")
-            out[word] = replace(level, subs={**level.subs, **nested})
+            out[word] = _with_subs(level, {**level.subs, **nested})
         return out
 
     def _add(self, known: dict[str, Option], options: Iterable[Option], ident: str) -> None:
@@ -194,7 +196,8 @@ class _Reader:
                 self.fail(names or "[[option]]", "`names` of an [[option]] must be one option", "write `-o|--output=`")
             more: dict[str, Any] = {"because": self._text(block, "because"), "effects": self._standing(block, names)}
             if "values" in block:
-                more["values"] = frozenset(self._text(block, "values").split())
+                listed = isinstance(block["values"], list)
+                more["values"] = frozenset(self._strings(block, "values") if listed else self._text(block, "values").split())
                 more["separator"] = self._text(block, "separator")
             if "otherwise" in block:
                 more["otherwise"] = self._role(self._text(block, "otherwise"), names)
@@ -330,3 +333,8 @@ def _spread(level: Level, options: Mapping[str, Option]) -> Level:
     subs = {name: _spread(sub, options) for name, sub in level.subs.items()}
     merged = {**options, **level.options}
     return replace(level, options=merged, subs=subs)
+
+
+def _with_subs(level: Level, subs: dict[str, Level]) -> Level:
+    globs = sorted((name for name in subs if "*" in name), key=len, reverse=True)
+    return replace(level, subs=subs, globs=tuple(globs))

@@ -72,6 +72,8 @@ _ROLES = (
     Role("host.listen", _NET, direction=Direction.LISTEN),
     Role("send"),
     Role("secret", _READ, code="secret.output"),
+    Role("secret.named", _READ, code="secret.output"),
+    Role("value", _READ),
     Role("env", EffectKind.ENV),
     *(Role(f"process.{name}", EffectKind.PROCESS, code=f"process.{name}") for name in ("signal", "priority", "trace")),
     *(

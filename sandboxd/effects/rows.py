@@ -79,6 +79,7 @@ class Level:
     effects: tuple[Standing, ...] = ()
     when: tuple[When, ...] = ()
     subs: Mapping[str, Level] = field(default_factory=dict)
+    globs: tuple[str, ...] = ()  # the names of `subs` that hold a `*`, the longest first
     exact: frozenset[tuple[str, ...]] = frozenset()
     any: bool = False
     raw: bool = False  # no word is an option
@@ -89,6 +90,16 @@ class Level:
     behind: Role | None = None  # what operands behind `--` are besides
     plus: bool = False  # whether options that begin with `+` exist
     pairs: bool = False  # whether key=value operands exist
+
+    def sub(self, word: str) -> Level | None:
+        """The subcommand that `word` names: by its own name, else by the longest glob that fits."""
+        found = self.subs.get(word)
+        if found is None:
+            for name in self.globs:
+                head, _, tail = name.partition("*")
+                if word.startswith(head) and word.endswith(tail) and len(word) >= len(name) - 1:
+                    return self.subs[name]
+        return found
 
 
 @dataclass(frozen=True, slots=True)
