@@ -33,14 +33,16 @@ def read(call: Call) -> None:
             if colon and scheme.lower() not in _FETCHES:
                 call.host(ROLES["host.send"], word, f"{call.id}.scheme", word.span)
     for word in call.values("-w", "--write-out"):
-        if word.value is None or "%output" in word.value:
+        if word.value is None or "%output" in word.value or word.value[:1] == "@":
             call.path(ROLES["path.write"], None, f"{call.id}.-w", word.span)
-        elif word.value.startswith("@"):
+        if word.prefix[:1] == "@":
             call.path(ROLES["path.read"], cut(word, 1), f"{call.id}.@file", word.span)
     for word in call.values(*_BODIES):
         text = word.value if word.value is not None else word.prefix
         at = text.find("@")
         if at >= 0 and (at == 0 or text[at - 1] == "="):
+            call.sends = True
             call.path(ROLES["path.read"], cut(word, at + 1), f"{call.id}.@file", word.span)
         elif "=<" in text:
+            call.sends = True
             call.path(ROLES["path.read"], cut(word, text.index("=<") + 2), f"{call.id}.@file", word.span)

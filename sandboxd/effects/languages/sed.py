@@ -9,7 +9,7 @@ from sandboxd.effects.roles import ROLES
 from sandboxd.model import Word
 
 _NO_ARGUMENT = frozenset("=dDgGhHnNpPxzF")
-_LABEL = frozenset(":btT")
+_LABEL = frozenset(":btTv")
 _NUMBER = frozenset("qQlL")
 _FLAGS = frozenset("gpiImM0123456789")
 
@@ -208,16 +208,10 @@ class _Script:
         elif name in "aic":
             self._text()
         elif name in _LABEL:
+            # Where a label ends differs between versions: at the first of these in the newest, and what follows is a command.
             self._skip(" \t")
-            start = self.at
-            while self._peek() and self._peek() not in "\n;":
+            while self._peek() and self._peek() not in " \t\n;}":
                 self.at += 1
-            # Some versions take `;` and `}` into the label: what follows must be read both ways, so it may hold neither.
-            label = self.text[start : self.at]
-            if "}" in label and name == ":":
-                raise NotSed("a label with a brace")
-            if "}" in label:
-                self.at = start + label.index("}")
         elif name in _NUMBER:
             self._skip(" \t")
             self._digits()
@@ -238,9 +232,6 @@ class _Script:
         elif name == "e":
             self._skip(" \t")
             self.found.append(("e", self._line()))
-        elif name == "v":
-            self._skip(" \t")
-            self._line()
         else:
             raise NotSed(f"unknown command `{name}`")
 
