@@ -115,7 +115,7 @@ def test_a_terminal_is_the_commands_own(tmp_path: Path) -> None:
     """With a PTY the command has a controlling terminal: it reads from it, and its interrupt key reaches what runs."""
     asked = dataclasses.replace(
         _drive.request({
-            "text": "trap 'echo interrupted' INT; tty; read -r line </dev/tty; echo \"got $line\"; sleep 1000",
+            "text": "trap 'echo interrupted; exit 130' INT; tty; read -r line </dev/tty; echo \"got $line\"; sleep 1000",
             "workspace": str(tmp_path), "home": "/root", "uid": os.getuid(),
         }),
         tty=True,
