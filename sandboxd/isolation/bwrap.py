@@ -108,13 +108,26 @@ class Box:
             return  # it has ended by itself; how, `reap` tells
         self._killed = True
         inner = self._ends.inner_pid()
-        if inner is None:
+        if inner is None or not self._kill_inner(inner):
             signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
-            return
+
+    def _kill_inner(self, pid: int) -> bool:
+        """SIGKILL process 1 of the box; False when `pid` is no longer a child of this bwrap."""
         try:
-            os.kill(inner, signal.SIGKILL)  # not yet reaped by bwrap, or gone: bwrap itself has not been reaped here
+            pidfd = os.pidfd_open(pid)
         except OSError:
-            pass
+            return False
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                parent = file.read().rpartition(")")[2].split()[1]
+            if parent != str(self._process.pid):
+                return False
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except OSError:
+            return False
+        finally:
+            os.close(pidfd)
+        return True
 
     def reap(self) -> ExitStatus:
         """Collect the exit status and close `pidfd`; only after `pidfd` is readable.

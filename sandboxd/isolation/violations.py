@@ -24,6 +24,7 @@ _REFUSED = re.compile(r"Operation not permitted|EPERM|\[Errno 1\]")
 _NETWORK = re.compile(
     r"Network is unreachable|ENETUNREACH|Could not resolve host|Temporary failure in name resolution|EAI_AGAIN"
     r"|Name or service not known|getaddrinfo|No address associated with hostname"
+    r"|curl: \((?:5|6|7|28)\)(?!.*(?:localhost|127\.0\.0\.1|::1))"
 )
 _PATH = re.compile(r"""['"`‘“]([^'"`’”\n]+)['"`’”]|(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
 _SHELL = re.compile(r"^(?:bash|sh): line \d+: (.+?): ")
