@@ -37,7 +37,7 @@ ROWS = [
     ("PermissionError: [Errno 13] Permission denied: '/home/ann/.config/sandboxd/rules.toml'", "read",
      "/home/ann/.config/sandboxd/rules.toml", "sandboxd's own"),
     ("curl: (6) Could not resolve host: example.org", "network", "", "network mode = off"),
-    ("curl: (7) Failed to connect to 192.0.2.1 port 80 after 0 ms: Couldn't connect to server", "network", "", "network mode = off"),
+    ("curl: (7) Failed to connect to 192.0.2.1 port 80: Couldn't connect to server", "network", "", "network mode = off"),
     ("connect: Network is unreachable", "network", "", "network mode = off"),
     ("fatal: unable to access: Temporary failure in name resolution", "network", "", "network mode = off"),
 ]  # fmt: skip
