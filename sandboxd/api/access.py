@@ -9,6 +9,7 @@ from typing import Any, TypeVar, cast
 
 from sandboxd.api.requests import required
 from sandboxd.engine import Engine
+from sandboxd.errors import Forbidden
 from sandboxd.sessions import Role, SessionState
 
 _T = TypeVar("_T")
@@ -28,10 +29,15 @@ class Access:
         return self.engine.sessions.get(required(session_id, "session_id"), secret(context), self.role)
 
     def scope(self, session_id: str, context: Any) -> SessionState | None:
-        """The session a call is limited to; None = all of them, which only the admin socket may leave open."""
-        if self.role is Role.ADMIN and not session_id:
-            return None
-        return self.session(session_id, context)
+        """The session a call is limited to; None = all of them, which only the admin socket may leave open.
+
+        Raises Forbidden when the agent socket leaves it open, NotFound.
+        """
+        if session_id:
+            return self.session(session_id, context)
+        if self.role is not Role.ADMIN:
+            raise Forbidden("only the admin socket sees every session", field="session_id", fix="name your own session")
+        return None
 
 
 def secret(context: Any) -> str:

@@ -48,9 +48,9 @@ STREAM = _table(model.Stream, execution_pb2.OutputStream, "OUTPUT_STREAM")
 
 
 def duration(seconds: float) -> Duration:
-    """Seconds as a Duration, to the nanosecond."""
+    """Seconds as a Duration, to the nanosecond; whole ones exactly."""
     out = Duration()
-    out.FromNanoseconds(round(seconds * 1e9))
+    out.FromNanoseconds(seconds * 1_000_000_000 if isinstance(seconds, int) else round(seconds * 1e9))
     return out
 
 

@@ -38,7 +38,7 @@ class DecisionRecord(google.protobuf.message.Message):
     decision_id: builtins.str
     session_id: builtins.str
     execution_id: builtins.str
-    """Empty for a decision that ran nothing (CheckCommand)."""
+    """Empty for a decision that ran nothing."""
     text: builtins.str
     """The command as it was judged. Secrets found in it are redacted."""
     cwd: builtins.str

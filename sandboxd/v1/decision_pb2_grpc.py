@@ -28,8 +28,8 @@ if _version_not_supported:
 class DecisionServiceStub(object):
     """What was decided, and why: the record of every judgement, with its full trace.
 
-    Agent socket: only decisions of the caller's own session, so `session_id` is required there and the
-    session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
+    Agent socket: only decisions of the caller's own session, so `session_id` is required there (else PERMISSION_DENIED) and
+    the session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
     """
 
     def __init__(self, channel):
@@ -58,8 +58,8 @@ class DecisionServiceStub(object):
 class DecisionServiceServicer(object):
     """What was decided, and why: the record of every judgement, with its full trace.
 
-    Agent socket: only decisions of the caller's own session, so `session_id` is required there and the
-    session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
+    Agent socket: only decisions of the caller's own session, so `session_id` is required there (else PERMISSION_DENIED) and
+    the session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
     """
 
     def Get(self, request, context):
@@ -116,8 +116,8 @@ def add_DecisionServiceServicer_to_server(servicer, server):
 class DecisionService(object):
     """What was decided, and why: the record of every judgement, with its full trace.
 
-    Agent socket: only decisions of the caller's own session, so `session_id` is required there and the
-    session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
+    Agent socket: only decisions of the caller's own session, so `session_id` is required there (else PERMISSION_DENIED) and
+    the session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
     """
 
     @staticmethod

@@ -76,8 +76,8 @@ _DecisionServiceWatchType = typing_extensions.TypeVar(
 class DecisionServiceStub(typing.Generic[_DecisionServiceGetType, _DecisionServiceListType, _DecisionServiceWatchType]):
     """What was decided, and why: the record of every judgement, with its full trace.
 
-    Agent socket: only decisions of the caller's own session, so `session_id` is required there and the
-    session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
+    Agent socket: only decisions of the caller's own session, so `session_id` is required there (else PERMISSION_DENIED) and
+    the session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
     """
 
     @typing.overload
@@ -146,8 +146,8 @@ DecisionServiceAsyncStub: typing_extensions.TypeAlias = DecisionServiceStub[
 class DecisionServiceServicer(metaclass=abc.ABCMeta):
     """What was decided, and why: the record of every judgement, with its full trace.
 
-    Agent socket: only decisions of the caller's own session, so `session_id` is required there and the
-    session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
+    Agent socket: only decisions of the caller's own session, so `session_id` is required there (else PERMISSION_DENIED) and
+    the session's secret travels in the metadata key `sandboxd-session-secret`. Admin socket: everything.
     """
 
     @abc.abstractmethod

@@ -29,7 +29,8 @@ class ExecutionServiceStub(object):
     """Commands: judged, confined, run, streamed.
 
     Agent socket: every call carries `session_id` and, in the metadata key `sandboxd-session-secret`, that session's
-    secret (missing or wrong: NOT_FOUND). Admin socket: `session_id` may be empty where an `execution_id` stands.
+    secret (missing or wrong: NOT_FOUND; no `session_id`: PERMISSION_DENIED). Admin socket: `session_id` may be empty where
+    an `execution_id` stands.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND (unknown session or
     execution, or another session's), UNAVAILABLE (the daemon is draining or starting).
@@ -102,7 +103,8 @@ class ExecutionServiceServicer(object):
     """Commands: judged, confined, run, streamed.
 
     Agent socket: every call carries `session_id` and, in the metadata key `sandboxd-session-secret`, that session's
-    secret (missing or wrong: NOT_FOUND). Admin socket: `session_id` may be empty where an `execution_id` stands.
+    secret (missing or wrong: NOT_FOUND; no `session_id`: PERMISSION_DENIED). Admin socket: `session_id` may be empty where
+    an `execution_id` stands.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND (unknown session or
     execution, or another session's), UNAVAILABLE (the daemon is draining or starting).
@@ -110,7 +112,8 @@ class ExecutionServiceServicer(object):
 
     def CheckCommand(self, request, context):
         """Judges a command as Start would at this moment, and runs nothing. Asks nobody: where Start would ask, the answer is
-        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Recorded, otherwise read-only; idempotent. Answers within milliseconds.
+        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Read-only and idempotent; not recorded. Answers within
+        milliseconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -272,7 +275,8 @@ class ExecutionService(object):
     """Commands: judged, confined, run, streamed.
 
     Agent socket: every call carries `session_id` and, in the metadata key `sandboxd-session-secret`, that session's
-    secret (missing or wrong: NOT_FOUND). Admin socket: `session_id` may be empty where an `execution_id` stands.
+    secret (missing or wrong: NOT_FOUND; no `session_id`: PERMISSION_DENIED). Admin socket: `session_id` may be empty where
+    an `execution_id` stands.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND (unknown session or
     execution, or another session's), UNAVAILABLE (the daemon is draining or starting).

@@ -205,7 +205,8 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
     """Commands: judged, confined, run, streamed.
 
     Agent socket: every call carries `session_id` and, in the metadata key `sandboxd-session-secret`, that session's
-    secret (missing or wrong: NOT_FOUND). Admin socket: `session_id` may be empty where an `execution_id` stands.
+    secret (missing or wrong: NOT_FOUND; no `session_id`: PERMISSION_DENIED). Admin socket: `session_id` may be empty where
+    an `execution_id` stands.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND (unknown session or
     execution, or another session's), UNAVAILABLE (the daemon is draining or starting).
@@ -309,7 +310,8 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
 
     CheckCommand: _ExecutionServiceCheckCommandType
     """Judges a command as Start would at this moment, and runs nothing. Asks nobody: where Start would ask, the answer is
-    BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Recorded, otherwise read-only; idempotent. Answers within milliseconds.
+    BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Read-only and idempotent; not recorded. Answers within
+    milliseconds.
     """
 
     CheckToolUse: _ExecutionServiceCheckToolUseType
@@ -415,7 +417,8 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
     """Commands: judged, confined, run, streamed.
 
     Agent socket: every call carries `session_id` and, in the metadata key `sandboxd-session-secret`, that session's
-    secret (missing or wrong: NOT_FOUND). Admin socket: `session_id` may be empty where an `execution_id` stands.
+    secret (missing or wrong: NOT_FOUND; no `session_id`: PERMISSION_DENIED). Admin socket: `session_id` may be empty where
+    an `execution_id` stands.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND (unknown session or
     execution, or another session's), UNAVAILABLE (the daemon is draining or starting).
@@ -428,7 +431,8 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceCheckCommandResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceCheckCommandResponse]]:
         """Judges a command as Start would at this moment, and runs nothing. Asks nobody: where Start would ask, the answer is
-        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Recorded, otherwise read-only; idempotent. Answers within milliseconds.
+        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Read-only and idempotent; not recorded. Answers within
+        milliseconds.
         """
 
     @abc.abstractmethod

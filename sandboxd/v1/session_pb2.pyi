@@ -263,7 +263,7 @@ class SessionServiceListRequest(google.protobuf.message.Message):
 
     SESSION_ID_FIELD_NUMBER: builtins.int
     session_id: builtins.str
-    """Agent socket: required, and the one listed. Default on the admin socket: all."""
+    """Agent socket: required (else PERMISSION_DENIED), and the one listed. Default on the admin socket: all."""
     def __init__(
         self,
         *,

@@ -107,7 +107,7 @@ class SessionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Update(self, request, context):
-        """Changes what is given, leaves the rest. Idempotent. Running commands keep what they were started with; a pending
+        """Changes what is given, leaves the rest; all or nothing. Idempotent. Running commands keep what they were started with; a pending
         ASK that the new mode would not have asked is judged again.
         Errors: PERMISSION_DENIED (agent socket: a looser mode, headless off), INVALID_ARGUMENT (cwd outside the workspace).
         """

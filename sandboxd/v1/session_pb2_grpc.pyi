@@ -180,7 +180,7 @@ class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServi
     """All sessions that the caller may see, oldest first. Read-only and idempotent."""
 
     Update: _SessionServiceUpdateType
-    """Changes what is given, leaves the rest. Idempotent. Running commands keep what they were started with; a pending
+    """Changes what is given, leaves the rest; all or nothing. Idempotent. Running commands keep what they were started with; a pending
     ASK that the new mode would not have asked is judged again.
     Errors: PERMISSION_DENIED (agent socket: a looser mode, headless off), INVALID_ARGUMENT (cwd outside the workspace).
     """
@@ -260,7 +260,7 @@ class SessionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.session_pb2.SessionServiceUpdateRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.session_pb2.SessionServiceUpdateResponse, collections.abc.Awaitable[sandboxd.v1.session_pb2.SessionServiceUpdateResponse]]:
-        """Changes what is given, leaves the rest. Idempotent. Running commands keep what they were started with; a pending
+        """Changes what is given, leaves the rest; all or nothing. Idempotent. Running commands keep what they were started with; a pending
         ASK that the new mode would not have asked is judged again.
         Errors: PERMISSION_DENIED (agent socket: a looser mode, headless off), INVALID_ARGUMENT (cwd outside the workspace).
         """

@@ -83,7 +83,7 @@ enforcements = st.builds(
 limits = st.builds(
     model.Limits,
     wall=st.none() | seconds,
-    cpu=st.none() | counts,
+    cpu=st.none() | st.integers(0, 10**11),  # a Duration holds 10,000 years
     memory=st.none() | counts,
     pids=st.none() | counts,
     open_files=st.none() | counts,
