@@ -15,7 +15,7 @@ from sandboxd.api.access import Access, followed
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
 from sandboxd.engine import State
-from sandboxd.errors import NotFound, NotYet, ProfileError
+from sandboxd.errors import ConfigError, NotFound, NotYet, ProfileError
 from sandboxd.isolation import profiles
 from sandboxd.model import Mode
 from sandboxd.record.audit import DecisionRow
@@ -189,7 +189,12 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
         )
 
     async def Reload(self, request: admin_pb2.AdminServiceReloadRequest, context: Any) -> admin_pb2.AdminServiceReloadResponse:
-        self._engine.reload(load(self._engine.dirs, self._engine.config_path))
+        try:
+            config = load(self._engine.dirs, self._engine.config_path)
+        except ConfigError as error:
+            self._engine.report_error(str(error))
+            raise
+        self._engine.reload(config)
         return admin_pb2.AdminServiceReloadResponse()
 
     async def DescribeTools(
