@@ -60,6 +60,7 @@ class _Reader:
             line = re.search(r"at line (\d+)", str(error))
             raise TableError(f"not TOML: {error}", origin=f"{origin}:{line[1]}" if line else origin) from error
         self.sets: dict[str, tuple[Option, ...]] = {}
+        self.levels: dict[tuple[int, str, bool], Level] = {}
 
     def fail(self, word: str, message: str, fix: str = "") -> NoReturn:
         """Raise TableError at the first line that holds `word`, best on a key or a header."""
@@ -110,9 +111,10 @@ class _Reader:
         self._add(own, self._options(self._mapping(data, "options"), ident), ident)
         self._add(own, self._blocks(data), ident)
         options = {**shared, **own}
+        because, permute = (parent.because, parent.permute) if parent else ("", True)
         level = Level(
             id=ident,
-            because=self._text(data, "because") or (parent.because if parent else ""),
+            because=self._text(data, "because") or because,
             options=options,
             operands=self._operands(data, ident),
             effects=self._standing(data, ident),
@@ -122,7 +124,7 @@ class _Reader:
             raw=self._flag(data, "raw"),
             edit=self._flag(data, "edit"),
             inert=self._flag(data, "inert"),
-            permute=self._flag(data, "permute", parent.permute if parent else True),
+            permute=self._flag(data, "permute", permute),
             language=self._text(data, "language"),
             behind=self._role(self._text(data, "behind"), ident) if "behind" in data else None,
             plus=any(name.startswith("+") for name in options),
@@ -151,13 +153,22 @@ class _Reader:
     def _subs(self, tree: dict[str, dict[str, Any]], ident: str, parent: Level) -> dict[str, Level]:
         out = {}
         for word, node in tree.items():
-            level = self.level(node.get("", {}), f"{ident}.{word}", parent)
+            level = self._shared(node.get("", {}), f"{ident}.{word}", parent)
             nested = self._subs(node.get(" ", {}), level.id, level)
             both = set(nested) & set(level.subs)
             if both:
                 self.fail(both.pop(), f"subcommands of `{level.id}` are listed twice")
             out[word] = _with_subs(level, {**level.subs, **nested})
         return out
+
+    def _shared(self, data: dict[str, Any], ident: str, parent: Level) -> Level:
+        """The level of `data`, read once for all the names that have it in common."""
+        if not data or "sub" in data:
+            return self.level(data, ident, parent)
+        key = (id(data), parent.because, parent.permute)
+        if key not in self.levels:
+            self.levels[key] = self.level(data, ident, parent)
+        return replace(self.levels[key], id=ident)
 
     def _add(self, known: dict[str, Option], options: Iterable[Option], ident: str) -> None:
         for option in options:
