@@ -8,7 +8,7 @@ from pathlib import Path
 
 from sandboxd.cli import terminal, text
 from sandboxd.config import directories, load
-from sandboxd.errors import ProfileError
+from sandboxd.errors import NotFound, ProfileError
 from sandboxd.isolation import profiles
 from sandboxd.model import Profile
 
@@ -46,7 +46,11 @@ def _list(options: argparse.Namespace) -> int:
 
 
 def _show(options: argparse.Namespace) -> int:
-    found = profiles.load(options.name, _directories()[0])
+    places, _ = _directories()
+    known = profiles.names(places)
+    if options.name not in known:
+        raise NotFound(f"no profile `{options.name}`", field="NAME", fix=f"use one of {', '.join(known)}")
+    found = profiles.load(options.name, places)
     if options.output == "json":
         terminal.print_json(found)
     else:

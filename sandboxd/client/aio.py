@@ -17,7 +17,7 @@ import grpc
 from sandboxd.client import address as addresses
 from sandboxd.client import decode, values
 from sandboxd.client.failure import translate
-from sandboxd.errors import Exhausted, RequestError, Unavailable
+from sandboxd.errors import Exhausted, NotFound, RequestError, Unavailable
 from sandboxd.model import (
     ApprovalNeeded,
     Behavior,
@@ -420,8 +420,9 @@ class AsyncSession:
         return tuple(values.execution_info(item) for item in answer.executions)
 
     async def delete(self) -> None:
-        """End the session and everything it runs."""
-        await self._call(self._client._sessions.Delete, session_pb2.SessionServiceDeleteRequest(session_id=self.id))
+        """End the session and everything it runs. Idempotent."""
+        with contextlib.suppress(NotFound):
+            await self._call(self._client._sessions.Delete, session_pb2.SessionServiceDeleteRequest(session_id=self.id))
 
     async def _call(self, method: Any, request: Any) -> Any:
         return await self._client._call(method, request, self.secret)
