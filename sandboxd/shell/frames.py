@@ -14,8 +14,8 @@ class Slot:
     """What stands behind the placeholders of one command, or of one other group of words."""
 
     __slots__ = (
-        "assignment_frames", "assignments", "count", "end", "frames", "kind", "name", "notes", "redirect_frames", "redirects",
-        "role", "start", "words",
+        "assignment_frames", "assignments", "base", "count", "end", "fixed", "frames", "kind", "name", "notes", "redirect_frames",
+        "redirects", "role", "start", "words",
     )  # fmt: skip
 
     def __init__(self, start: int, kind: CommandKind = CommandKind.SIMPLE, role: str = "") -> None:
@@ -32,6 +32,12 @@ class Slot:
         self.notes: tuple[Note, ...] = ()
         self.count = 0
         self.name = ""
+        self.base = 0  # of the text it was read from, as in Lexer
+        self.fixed: Span | None = None
+
+    def span(self) -> Span:
+        """Where it stands in the source."""
+        return self.fixed or Span(self.start + self.base, self.end + self.base)
 
 
 class Frame:

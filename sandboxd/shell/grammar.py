@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
-import bashlex
+from bashlex import parse as parser
 
 SIMPLE, LIST, PIPE, IF, LOOP, FOR, GROUP, SUBSHELL, FUNCTION = range(9)
 
@@ -25,6 +25,13 @@ Node = tuple[Any, ...]
 _PLACEHOLDER = re.compile(r"[a-z]([0-9]+)")
 _CACHED_SHAPES = 2_048
 _CACHED_LENGTH = 1_000  # characters; longer shapes seldom come twice
+
+
+class CacheInfo(NamedTuple):
+    hits: int
+    misses: int
+    maxsize: int | None
+    size: int
 
 
 class GrammarError(Exception):
@@ -49,9 +56,14 @@ def forget() -> None:
     _cached.cache_clear()
 
 
+def cache_info() -> CacheInfo:
+    """Hits, misses and size of the cache."""
+    return CacheInfo(*_cached.cache_info())
+
+
 def _parse(shape: str) -> Node | GrammarError:
     try:
-        trees = bashlex.parse(shape)
+        trees = parser(shape)
     except Exception as error:  # bashlex raises eight kinds, also AttributeError and RecursionError
         return GrammarError("unparsed.grammar", f"{type(error).__name__}: {error}"[:200])
     if len(trees) != 1:

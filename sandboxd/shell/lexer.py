@@ -347,6 +347,9 @@ class Lexer(ABC):
             return operator.end(), op, None
         operand: list[Piece] = []
         end = self._operand(pos, operator.end(), operand, is_quoted)
+        if is_quoted and _PROCESS_MARK.search(self.text, operator.end(), end):
+            # Some operators (`:?`) expand their operand as if it were not quoted.
+            raise self.refuse("unparsed.ambiguous", pos, end + 1, "a process substitution in a quoted operand")
         if op == ":":
             if not all(_NUMBER_ONLY.match(piece) for piece in self.text[operator.end() : end].split(":")):
                 self.extra.add(WordFlag.EVALUATES)
@@ -533,5 +536,6 @@ class Lexer(ABC):
 
 
 _NONE: Flags = frozenset()
+_PROCESS_MARK = re.compile(r"[<>]\(")
 _BARE_BRACE = re.compile(r"(?<!\$)\{")
 _NAME_TAIL = re.compile(r"(?:\\\n)+[A-Za-z0-9_]")

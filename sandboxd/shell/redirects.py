@@ -54,6 +54,8 @@ class Redirects(Lexer):
         if b.documented and b.stack:
             raise self.refuse("unparsed.heredoc", start, start + 1, REPRINTED)
         slot = Slot(start, kind, role)
+        slot.base = self.base
+        slot.fixed = self.fixed
         if b.notes:
             slot.notes, b.notes = b.notes, ()
         return slot

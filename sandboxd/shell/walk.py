@@ -262,7 +262,7 @@ class Walker:
         if slot.role != "function":
             raise GrammarError("unparsed.completeness", "a function without a name")
         if slot.name in HANDLERS or slot.name in _WATCHED:
-            note = Note("shell.function_shadows", Span(slot.start, slot.end), slot.name)
+            note = Note("shell.function_shadows", slot.span(), slot.name)
             self.out.append(
                 Subcommand((), note.span, kind=CommandKind.COMPOUND, depth=context.depth, cwds=state.cwds, notes=(note,))
             )
@@ -333,7 +333,7 @@ class Walker:
     def _command(self, slot: Slot, state: State, context: Context, operator: str) -> States:
         """Any command that is one slot: resolve, note, list it, and say what it changes."""
         notes: list[Note] = list(slot.notes)
-        span = Span(slot.start, slot.end)
+        span = slot.span()
 
         def note(code: str, detail: str) -> None:
             notes.append(Note(code, span, detail))
@@ -405,7 +405,7 @@ class Walker:
 
     def _emit(self, slot: Slot, words: tuple[Word, ...], context: Context, operator: str, state: State, name: str) -> None:
         """List the words of a loop over the variable `name`."""
-        span = Span(slot.start, slot.end)
+        span = slot.span()
         notes = list(slot.notes)
         if any(WordFlag.EVALUATES in word.flags for word in words):
             notes.append(Note("shell.evaluates", span))

@@ -19,7 +19,7 @@ MAX_BRACE_WORDS = 256
 _MAX_BRACE_DEPTH = 20
 _MAX_BRACE_ATOMS = 2_000
 
-_GLOB = re.compile(r"\*+|\?|\[[!^]?\]?[^\]]*\]")
+_GLOB = re.compile(r"\*+|\?|\[[!^]?(?:\][^\]]*|[^\]]+)\]")
 _SIMPLE_GLOB = re.compile(r"\*+|\?")
 _ASSIGNMENT_LIKE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\+?=")
 _TILDE = re.compile(r"~[A-Za-z0-9_.+-]*\Z")
