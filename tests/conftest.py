@@ -13,6 +13,8 @@ from hypothesis import settings
 from tests._require import lacks, promised, require
 from tests._users import User, throwaway
 
+ROOT = Path(__file__).resolve().parent.parent
+
 # Examples are not timed: machines are shared. Where CI is set, hypothesis loads its own profile, with fixed examples.
 settings.register_profile("here", deadline=None)
 if "CI" not in os.environ:
@@ -39,8 +41,3 @@ def plain_user() -> Iterator[User]:
     require("user")
     with throwaway() as user:
         yield user
-
-
-@pytest.fixture
-def repository_root() -> Path:
-    return Path(__file__).resolve().parent.parent

@@ -144,7 +144,7 @@ def table(text: str) -> Table:
 
 @pytest.mark.parametrize(("toml", "line", "given", "operands", "problems"), READ, ids=lambda value: str(value)[:40])
 def test_words_are_read_as_getopt_would(toml: str, line: str, given: str, operands: str, problems: str) -> None:
-    """Clusters, attached and separate values, abbreviations, `--`; a word of unknown text is no option only where it cannot be."""
+    """Clusters, attached and separate values, abbreviations, `--`; an unknown word is no option only where it cannot be."""
     parsed = read(table(toml), tuple(words(line)))
     seen = [
         option.name if option.value is None else f"{option.name}={'$' if option.value.value is None else option.value.value}"
@@ -277,6 +277,8 @@ operands = ["text"]
         ("brew ec2 describe-", "read-only"),
         ("brew ec2 run-vms", "opaque.unlisted_subcommand"),
         ("brew ec2 list-keys", "secret.output"),
+        ("brew ec2", "opaque.unlisted_subcommand"),
+        ("brew", "opaque.unlisted_subcommand"),
         ("brew plain x", "read-only"),
         ("brew plain describe-vms", "read-only"),
         ("brew ec2 describe-vms --endpoint=http://e.test", "opaque.unlisted_option"),

@@ -82,6 +82,8 @@ EFFECTS = [
     ("rm ~+/a", "delete.delete /home/ada/work/a"),
     ("rm ${d:-.git}/config", "delete.delete /home/ada/work/.git/config"),
     ("sort a -o b", "write.truncate /home/ada/work/b"),
+    ("tar -C /tmp -cf .git/config x", "write.truncate /home/ada/work/.git/config"),
+    ("tar -C /tmp -xf a.tar", "write.extract /tmp"),
     ("tar xf a.tar -C out", "write.extract /home/ada/work/out"),
     ("find src -name '*.o' -delete", "delete.delete /home/ada/work/src/**/*.o"),
     ("find src -delete", "delete.delete /home/ada/work/src"),

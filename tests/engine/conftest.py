@@ -38,7 +38,7 @@ class House:
     def answer(self, verdict: Behavior, scope: str = "once", rule: str = "") -> str:
         """Answer the one open approval; returns its id."""
         (pending,) = self.engine.approvals.list()
-        self.engine.resolve_approval(pending.id, verdict, scope, "tester", rule)
+        self.engine.consulting.resolve(pending.id, verdict, scope, "tester", rule)
         return pending.id
 
 

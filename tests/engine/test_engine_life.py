@@ -78,9 +78,9 @@ async def test_an_answer_is_applied_once(house: House) -> None:
     execution, approval = await asked(house, "echo hi > out.txt", house.session(headless=False))
     house.answer(Behavior.DENY)
     with pytest.raises(RequestError):
-        house.engine.resolve_approval(approval, Behavior.ALLOW, "once", "tester")
+        house.engine.consulting.resolve(approval, Behavior.ALLOW, "once", "tester")
     with pytest.raises(NotFound):
-        house.engine.resolve_approval("a-none", Behavior.ALLOW, "once", "tester")
+        house.engine.consulting.resolve("a-none", Behavior.ALLOW, "once", "tester")
     result, _, _ = await finish(execution)
     assert result.end is EndKind.DENIED
     assert not (house.workspace / "out.txt").exists()
@@ -91,7 +91,7 @@ async def test_session_and_always_rules_are_narrow_and_hold(house: House) -> Non
     session = house.session(headless=False)
     execution, approval = await asked(house, "touch made.txt", session)
     with pytest.raises(Forbidden):
-        house.engine.resolve_approval(approval, Behavior.ALLOW, "always", "tester", "Bash(*)")
+        house.engine.consulting.resolve(approval, Behavior.ALLOW, "always", "tester", "Bash(*)")
     pending = house.engine.approvals.get(approval)
     rule = pending.decision.suggestions[0]
     house.answer(Behavior.ALLOW, "session", rule)

@@ -139,7 +139,12 @@ def missing(script: Script, runs: Iterable[Run]) -> list[Run]:
 def _accounts(command: Subcommand, one: Run) -> bool:
     if command.cwds is not None and one.cwd not in command.cwds:
         return False
-    return _covers(command.argv, one.argv)
+    words = command.argv
+    while words and words[0].value in ("command", "builtin", "exec"):
+        if _covers(words, one.argv):
+            return True
+        words = words[1:]
+    return bool(words) and _covers(words, one.argv)
 
 
 def _covers(words: Sequence[Word], argv: Sequence[str]) -> bool:
