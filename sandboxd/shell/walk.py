@@ -88,7 +88,7 @@ class Walker:
         """What the functions of the text change, before any of it is walked: a call may come before the definition."""
         definitions: list[tuple[str, Node, list[Slot]]] = []
         moves = False
-        for one in _all_frames(frame):
+        for one in all_frames(frame):
             for shape, items in one.statements:
                 node = grammar.tree(shape)
                 _definitions(node, items, definitions)
@@ -101,7 +101,7 @@ class Walker:
                 total = ANYTHING
         for name in self.functions:
             self.functions[name] = total
-        for one in _all_frames(frame):
+        for one in all_frames(frame):
             for shape, items in one.statements:
                 moves = moves or self._changes(grammar.tree(shape), items).moves
         self._function_state = State({}, None if moves or total.everything else _START, None)
@@ -693,10 +693,10 @@ def _directories(word: Word) -> Values | None:
 
 
 def _nests_function(frame: Frame) -> bool:
-    return any(_HAS_FUNCTION.search(shape) for one in _all_frames(frame) if one is not frame for shape, _ in one.statements)
+    return any(_HAS_FUNCTION.search(shape) for one in all_frames(frame) if one is not frame for shape, _ in one.statements)
 
 
-def _all_frames(frame: Frame) -> list[Frame]:
+def all_frames(frame: Frame) -> list[Frame]:
     """The frame and all that stand in its words, however deep."""
     out = [frame]
     for one in out:

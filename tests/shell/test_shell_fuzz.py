@@ -131,10 +131,18 @@ def names_by_us(script: Script) -> set[str]:
 KNOWN = [json.loads(line)["cmd"] for line in (CORPUS / "shell_second_opinion.jsonl").read_text().splitlines()]
 
 
+AGENT = [json.loads(line)["cmd"] for line in (CORPUS / "shell_agent.jsonl").read_text().splitlines()]
+
+
+def test_everyday_commands_are_read() -> None:
+    """What coding agents write is parsed, all of it."""
+    assert [text for text in AGENT if parse(text).unparsed is not None] == []
+
+
 def test_a_second_parser_sees_no_command_that_we_do_not() -> None:
     """tree-sitter-bash finds no command name outside ours; where it errs, a row says how, and no row is idle."""
     differing = set()
-    for text in [*SOURCES, *KNOWN]:
+    for text in [*SOURCES, *AGENT, *KNOWN]:
         script = parse(text)
         theirs = names_by_tree_sitter(text)
         if script.unparsed is None and theirs is not None and not set(theirs) <= names_by_us(script):
