@@ -34,6 +34,8 @@ class _Filling:
         level = parsed.level
         for problem in parsed.problems:
             call.opaque(problem.code, f"{level.id}.unlisted", problem.span, problem.detail, call.mentions())
+        if level.subs and level.operands is None and not level.any and not (parsed.operands or parsed.problems):
+            call.opaque("opaque.unlisted_subcommand", f"{level.id}.unlisted", call.span, "", call.mentions())
         if self.appended and not level.inert and not self._behind_end():
             call.opaque("opaque.dynamic_option", f"{level.id}.appended", call.span, "", call.mentions())
         self._chdir()
