@@ -35,6 +35,7 @@ _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _NAME_OR_SPECIAL = re.compile(r"[A-Za-z_][A-Za-z0-9_]*|[0-9]+|[@*#?$!-]")
 _OPERATOR = re.compile(r":[-=?+]|[-=?+]|##?|%%?|//?|\^\^?|,,?|@[QUuLEPAKak](?=\})|:")
 _BACKTICK = re.compile(r"(?:[^`\\]|\\.)*+", re.DOTALL)
+_ANY_ESCAPE = re.compile(r"\\.", re.DOTALL)
 _TICK_ESCAPE = re.compile(r"\\([$`\\])")
 _TICK_ESCAPE_QUOTED = re.compile(r"\\([$`\\\"])")
 _NUMBER_ONLY = re.compile(r"[ \t]*-?[0-9]*[ \t]*\Z")
@@ -284,7 +285,9 @@ class Lexer(ABC):
             raise self.refuse("unparsed.ambiguous", pos, end)
         fixed = self.fixed
         if "\\" in inner:
-            shorter = (_TICK_ESCAPE_QUOTED if is_quoted else _TICK_ESCAPE).sub(r"\1", inner)
+            # Backslash-newline goes first, even inside single quotes, which mean nothing to bash before it reads the text.
+            shorter = _ANY_ESCAPE.sub(lambda match: "" if match.group() == "\\\n" else match.group(), inner)
+            shorter = (_TICK_ESCAPE_QUOTED if is_quoted else _TICK_ESCAPE).sub(r"\1", shorter)
             if len(shorter) != len(inner):
                 fixed = fixed or self.span(pos, end)
                 inner = shorter

@@ -9,9 +9,10 @@ from sandboxd.model.shell import CommandKind, Note, Part, PartKind, Redirect, Re
 from sandboxd.shell import tokens
 from sandboxd.shell.frames import AFTER, INSIDE, Build, Frame, Heredoc, Slot
 from sandboxd.shell.lexer import MAX_COMMANDS, Budget, Lexer
-from sandboxd.shell.words import Mode, finish
+from sandboxd.shell.words import Mode, Piece, finish
 
 _LITERAL = PartKind.LITERAL
+_EXPANDS = re.compile(r"[^A-Za-z0-9_./:@%+,=^ -]")
 
 # bash 5.2 reads a substitution, prints the commands again and reads that. Behind a here-document its printer drops `;`, so
 # that `$(cat <<E … E a; b)` runs `a b`; and it names a coprocess that had no name.
@@ -103,6 +104,8 @@ class Redirects(Lexer):
             target = Word(span, (Part(_LITERAL, "", True),), ("",))
             self.pending.append(Heredoc(slot, len(slot.redirects), delimiter, is_quoted, written == "<<-", fd, span))
         else:
+            if op is RedirectOp.DUP_OUT and fd in (None, 1):
+                self._expanded_twice(pieces, start, end)
             mode = Mode.VALUE ^ Mode.COLON_TILDE if op is RedirectOp.HERESTRING else Mode.TARGET
             words = finish(pieces, self.span(begin, end), self.take_extra(), mode)
             target = words[0]
@@ -113,6 +116,14 @@ class Redirects(Lexer):
             slot.redirect_frames.extend(self.take_found())
         slot.end = max(slot.end, end)
         return end
+
+    def _expanded_twice(self, pieces: list[Piece], start: int, end: int) -> None:
+        """`>&word` is turned into `&>word` after its expansion, and that is expanded again: `>&'$(x)'` runs x."""
+        for piece in pieces:
+            if isinstance(piece, Part) and piece.kind is not _LITERAL:
+                self.extra.add(WordFlag.EVALUATES)
+            elif not isinstance(piece, str) and _EXPANDS.search(piece.text):
+                raise self.refuse("unparsed.ambiguous", start, end, "the quoted target of `>&` is expanded again")
 
     def bodies(self, pos: int, closer: str) -> int:
         """Read the bodies of the pending here-documents, which begin at `pos`; returns the offset behind the last."""

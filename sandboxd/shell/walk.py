@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from sandboxd.model.shell import Assignment, CommandKind, Note, PartKind, Redirect, Span, Subcommand, Word, WordFlag
+from sandboxd.model.shell import Assignment, CommandKind, Note, PartKind, Redirect, RedirectOp, Span, Subcommand, Word, WordFlag
 from sandboxd.shell import builtins, grammar
 from sandboxd.shell.builtins import ANYTHING, HANDLERS, NOTHING, Change
 from sandboxd.shell.frames import Frame, Slot
@@ -313,8 +313,8 @@ class Walker:
 
     def _redirect(self, redirect: Redirect, state: State) -> Redirect:
         target = redirect.target
-        if not target.flags:
-            return redirect
+        if not target.flags or redirect.op is RedirectOp.DUP_OUT:
+            return redirect  # what `>&` finds in a variable is expanded once more, so its value is not the target
         return Redirect(redirect.op, state.resolve(target), redirect.span, redirect.fd)
 
     def _simple(self, indexes: tuple[int, ...], items: list[Slot], state: State, context: Context, operator: str) -> States:
