@@ -12,7 +12,7 @@ from sandboxd.effects.call import Call, is_literal
 from sandboxd.effects.languages.readers import READERS
 from sandboxd.effects.roles import ROLES, Role
 from sandboxd.effects.rows import Level, Operand, Standing, When
-from sandboxd.effects.targets import Place, Target, fragments, resolve
+from sandboxd.effects.targets import Place, Target, fragments, moved, resolve
 from sandboxd.model import Direction, EffectKind, Sensitivity, Span, Word
 
 
@@ -89,14 +89,13 @@ class _Filling:
         return len(operands), len(operands)
 
     def _chdir(self) -> None:
-        """Options that change the directory count for all paths of the command, wherever they stand."""
+        """Options that change the directory count for all paths of the command, wherever they stand; tar reads its own."""
         call = self.call
-        for given in call.parsed.given:
-            if given.option.role.name == "path.chdir":
-                targets = (Target(None),) if given.value is None else resolve(given.value, call.place)
-                paths = tuple(target.path for target in targets if target.path is not None and not target.pattern)
-                call.place = replace(call.place, cwds=paths if len(paths) == len(targets) else None)
-                call.moved = True
+        if call.parsed.level.language != "tar":
+            for given in call.parsed.given:
+                if given.option.role.name == "path.chdir":
+                    call.place = moved(given.value, call.place)
+                    call.moved = True
 
     def _standing(self, standing: Standing, because: str) -> None:
         call = self.call

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from sandboxd.globs import is_glob
 from sandboxd.model import Part, PartKind, Word, WordFlag
@@ -71,6 +71,13 @@ def resolve(word: Word, place: Place) -> tuple[Target, ...]:
         if assumed is not None:
             out.extend(locate(_unescape(assumed), place))
     return tuple(out)
+
+
+def moved(word: Word | None, place: Place) -> Place:
+    """The place after a change to the directory that the word names."""
+    targets = (UNKNOWN,) if word is None else resolve(word, place)
+    paths = tuple(target.path for target in targets if target.path is not None and not target.pattern)
+    return replace(place, cwds=paths if len(paths) == len(targets) else None)
 
 
 def locate(path: str, place: Place, pattern: bool = False) -> tuple[Target, ...]:

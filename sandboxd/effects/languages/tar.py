@@ -1,10 +1,15 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""tar: what the archive and the operands mean depends on the one action that is given."""
+"""tar: what the archive and the operands mean depends on the one action that is given.
+
+`-C` is for members alone, and for those behind it (GNU tar manual, 6.10.1): the archive, the lists and the logs are seen from
+where tar was started.
+"""
 
 from __future__ import annotations
 
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
+from sandboxd.effects.targets import moved
 from sandboxd.model import Word
 
 _LIST = ("-t", "--list", "-d", "--diff", "--compare", "--test-label")
@@ -15,22 +20,29 @@ _CHANGE = ("-r", "--append", "-u", "--update", "-A", "--catenate", "--concatenat
 
 def read(call: Call) -> None:
     parsed = call.parsed
+    start = call.place
+    inside = [start]  # where members can be
+    for word in call.values("-C", "--directory"):
+        inside.append(moved(word, inside[-1]))
     archives = call.values("-f", "--file")
     if parsed.has(*_EXTRACT):
         for word in archives:
             _archive(call, "path.read", word)
         if not parsed.has("-O", "--to-stdout"):
-            call.named(ROLES["path.extract"], ".", "tar.extract", call.span, edit=False)
+            for call.place in inside[min(1, len(inside) - 1) :]:
+                call.named(ROLES["path.extract"], ".", "tar.extract", call.span, edit=False)
+            call.place = start
         return
     if parsed.has(*_CREATE, *_CHANGE):
         role = "path.write" if parsed.has(*_CREATE) else "path.edit"
         for word in archives:
             _archive(call, role, word)
-        for word in parsed.operands:
-            call.path(ROLES["path.tree"], word, "tar.member", word.span)
-        if parsed.has("--remove-files"):
+        for call.place in inside:
             for word in parsed.operands:
-                call.path(ROLES["path.delete_tree"], word, "tar.--remove-files", word.span, edit=False)
+                call.path(ROLES["path.tree"], word, "tar.member", word.span)
+                if parsed.has("--remove-files"):
+                    call.path(ROLES["path.delete_tree"], word, "tar.--remove-files", word.span, edit=False)
+        call.place = start
         return
     if parsed.has(*_LIST):
         for word in archives:
