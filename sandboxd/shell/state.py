@@ -129,6 +129,8 @@ class State:
         flags = word.flags
         if not variables or not (WordFlag.VARIABLE in flags or WordFlag.ARITHMETIC in flags):
             return word
+        if WordFlag.BRACE in flags:
+            return word  # its pieces are what is written, not what it becomes
         if WordFlag.EVALUATES in flags and self._only_numbers(word):
             flags = flags - {WordFlag.EVALUATES}
         splitting = WordFlag.SPLITS in flags

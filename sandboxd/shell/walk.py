@@ -101,9 +101,11 @@ class Walker:
                 total = ANYTHING
         for name in self.functions:
             self.functions[name] = total
+        # A function can be called from inside any subshell, so every `cd` of the text counts, wherever it stands.
         for one in all_frames(frame):
-            for shape, items in one.statements:
-                moves = moves or self._changes(grammar.tree(shape), items).moves
+            for _, items in one.statements:
+                changes = [self._slot_changes(slot) for slot in items]
+                moves = moves or any(change.moves or change.everything for change in changes)
         self._function_state = State({}, None if moves or total.everything else _START, None)
 
     def _mark_bombs(self) -> None:
