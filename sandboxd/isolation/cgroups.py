@@ -1,8 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Control groups for the limits that rlimits cannot keep: processes of root, memory of anyone.
 
-Version 1 needs root and a mounted hierarchy per controller; the first process of a box joins by itself, by writing "0" to
-a descriptor that the daemon opened (its own right to move it counts: cgroups(7)), so nothing of the box ever runs outside.
+The first process of a box joins by itself, by writing "0" to a descriptor that the daemon opened (its own right to move
+it counts: cgroups(7)), so nothing of the box ever runs outside.
+
+Version 2: one group holds both limits, in a subtree that somebody delegated to this user (`Delegate=yes` of a systemd
+unit): the daemon's own group must be writable, and it moves itself into a child of it, since a group with controllers for
+its children may hold no processes. Version 1 needs root and a hierarchy mounted for each controller.
 """
 
 from __future__ import annotations
@@ -19,6 +23,11 @@ from sandboxd.model import Limits
 ROOT = "/sys/fs/cgroup"
 PREFIX = "sandboxd-"
 FRESH = 60.0  # seconds in which another daemon may have made a group and not yet filled it
+CONTROLLERS = ("pids", "memory")
+_FILES = {1: {"pids": "pids.max", "memory": "memory.limit_in_bytes"}, 2: {"pids": "pids.max", "memory": "memory.max"}}
+# (file, key) of the counters of refused processes and of processes killed for want of memory
+_REFUSED = (("pids.events", "max"),)
+_KILLED = (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill"))
 _unremoved: set[str] = set()
 
 
@@ -30,10 +39,26 @@ class Groups:
     paths: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where groups can be made: the version of the interface, and for each controller the directory."""
+
+    version: int
+    places: dict[str, str]
+
+
 @lru_cache(maxsize=1)
+def found() -> Found:
+    """What this process may use, tried by making a group in each place."""
+    unified = _own_v2()
+    if unified:
+        return Found(2, dict.fromkeys(CONTROLLERS, unified))
+    return Found(1, {name: path for name, path in _own_v1().items() if name in CONTROLLERS and _can_make(path)})
+
+
 def available() -> dict[str, str]:
-    """Controller -> the directory in which this process may make groups; tried by making one."""
-    return {name: path for name, path in _own_v1().items() if name in ("pids", "memory") and _can_make(path)}
+    """Controller -> the directory in which this process may make groups."""
+    return found().places
 
 
 @lru_cache(maxsize=1)
@@ -44,20 +69,37 @@ def rlimit_counts_per_box() -> bool:
     return (int(major), int(minor) if minor.isdigit() else 0) >= (5, 14)
 
 
-def join(limits: Limits, take: Callable[[int], int]) -> Groups:
-    """Make the groups that these limits need; `take` owns each descriptor opened."""
-    wanted = {"pids": ("pids.max", limits.pids), "memory": ("memory.limit_in_bytes", limits.memory)}
-    fds, paths = [], []
-    for controller, (file, value) in wanted.items():
+def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
+    """Make the groups that these limits need; `take` owns each descriptor opened.
+
+    Joining a group of version 1 costs milliseconds (the kernel waits for all its processors), so a limit that an rlimit
+    keeps as well gets none: the processes of everybody but root.
+    """
+    wanted = {"pids": limits.pids, "memory": limits.memory}
+    if found().version == 1 and uid != 0 and rlimit_counts_per_box():
+        wanted["pids"] = None
+    fds: list[int] = []
+    paths: dict[str, str] = {}
+    for controller, value in wanted.items():
         parent = available().get(controller)
         if parent is None or value is None:
             continue
-        path = f"{parent}/{PREFIX}{secrets.token_hex(6)}"
-        os.mkdir(path, 0o755)
-        paths.append(path)
-        _write(f"{path}/{file}", value)
-        fds.append(take(os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)))
-    return Groups(tuple(fds), tuple(paths))
+        path = paths.get(parent)
+        if path is None:
+            path = paths[parent] = f"{parent}/{PREFIX}{secrets.token_hex(6)}"
+            os.mkdir(path, 0o755)
+            fds.append(take(os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)))
+        _write(f"{path}/{_FILES[found().version][controller]}", value)
+    return Groups(tuple(fds), tuple(paths.values()))
+
+
+def events(paths: tuple[str, ...]) -> tuple[int, int]:
+    """(processes killed at the memory limit, processes refused at their limit) as the groups of a box counted."""
+    killed, refused = (
+        max((_counter(f"{path}/{file}", key) for path in paths for file, key in sources), default=0)
+        for sources in (_KILLED, _REFUSED)
+    )
+    return killed, refused
 
 
 def remove(paths: tuple[str, ...]) -> None:
@@ -76,7 +118,7 @@ def remove(paths: tuple[str, ...]) -> None:
 def sweep() -> int:
     """Remove what daemons that were killed left behind; how many. Groups in use stay, and so do fresh ones."""
     removed = 0
-    for parent in available().values():
+    for parent in set(available().values()):
         for entry in os.scandir(parent):
             if entry.name.startswith(PREFIX) and time.time() - entry.stat().st_ctime > FRESH:
                 try:
@@ -87,7 +129,16 @@ def sweep() -> int:
     return removed
 
 
-def _write(path: str, value: int) -> None:
+def _counter(path: str, key: str) -> int:
+    """The number behind `key` in a file of `key number` lines, 0 when there is none."""
+    try:
+        with open(path, encoding="ascii") as lines:
+            return next((int(line.split()[1]) for line in lines if line.startswith(key + " ")), 0)
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def _write(path: str, value: int | str) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
         os.write(fd, str(value).encode())
@@ -95,19 +146,39 @@ def _write(path: str, value: int) -> None:
         os.close(fd)
 
 
+def _own() -> list[tuple[str, str]]:
+    """(controllers, path) of this process's groups, as /proc tells; "" as controllers is version 2."""
+    try:
+        with open("/proc/self/cgroup", encoding="utf-8") as lines:
+            fields = [line.rstrip("\n").split(":", 2) for line in lines]
+    except OSError:
+        return []
+    return [(each[1], each[2]) for each in fields if len(each) == 3]
+
+
 def _own_v1() -> dict[str, str]:
     """Controller -> this process's group in the version 1 hierarchies, as a path."""
     out = {}
-    try:
-        with open("/proc/self/cgroup", encoding="utf-8") as lines:
-            for line in lines:
-                _, names, path = line.rstrip("\n").split(":", 2)
-                for name in names.split(","):
-                    if name and "=" not in name:
-                        out[name] = f"{ROOT}/{name}{path}".rstrip("/")
-    except OSError:
-        return {}
+    for names, path in _own():
+        for name in names.split(","):
+            if name and "=" not in name:
+                out[name] = f"{ROOT}/{name}{path}".rstrip("/")
     return out
+
+
+def _own_v2() -> str:
+    """This process's group of version 2 when it can make groups with both controllers in it, else ""."""
+    path = next((f"{ROOT}{path}".rstrip("/") for names, path in _own() if not names), "")
+    try:
+        with open(f"{path}/cgroup.controllers", encoding="ascii") as file:
+            if not set(CONTROLLERS) <= set(file.read().split()):
+                return ""
+        os.makedirs(f"{path}/{PREFIX}daemon", exist_ok=True)
+        _write(f"{path}/{PREFIX}daemon/cgroup.procs", "0")
+        _write(f"{path}/cgroup.subtree_control", "+pids +memory")
+    except OSError:
+        return ""
+    return path
 
 
 def _can_make(path: str) -> bool:

@@ -7,7 +7,11 @@ the box can see: so it imports only built-in and extension modules, and comes as
 and reports how the shell ended, so that `exit 143` and a SIGTERM differ and a failed set-up is not taken for the
 command's failure. When its control pipe ends (the daemon is gone), it ends, and with process 1 all of its pid namespace.
 
-Status pipe: `S` started · `F reason` set-up failed · `X code signal user_us system_us max_rss_kib` ended; a line each.
+Where there are no namespaces (`contained` is False) it stays outside of Landlock and the filter, which the command alone gets:
+so the command cannot signal it. Orphans come to it, and it ends them all.
+
+Status pipe: `S` started · `F reason` set-up failed · `L count path…` left in private directories, in hexadecimal ·
+`X code signal user_us system_us max_rss_kib` ended; a line each.
 Control pipe: each byte is a signal number for the command's process group; end of file = end the box.
 """
 
@@ -16,16 +20,21 @@ import _signal  # type: ignore[import-not-found]  # no stub; `signal` itself wou
 import posix
 import select
 
-PR_SET_DUMPABLE, PR_SET_NO_NEW_PRIVS = 4, 38
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 4, 22, 36, 38
 SYS_CLOSE_RANGE = 436  # this and the next four: the same numbers on every architecture
 SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT, RULE_PATH_BENEATH = 444, 445, 446, 1
 TIOCSCTTY = 0x540E
 HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ = 1, 2, 3, 13, 15, 17, 25
 FAILED = 0xFFFFFFFF  # -1 in the 32 bits of a C int
+KILL, MAX_LEFT = 9, 8
 
 
 class c_long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # ctypes itself would cost 2 ms of imports
     _type_ = "l"
+
+
+class c_char_p(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as above
+    _type_ = "z"
 
 
 class Function(_ctypes.CFuncPtr):
@@ -77,7 +86,7 @@ def restrict(attr: bytes, rules: tuple) -> None:  # type: ignore[type-arg]  # of
     posix.close(ruleset)
 
 
-def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_config
+def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
     """Everything between the namespaces and the command. Raises Failure or OSError."""
     # The command runs as the same user: without this it could read and write process 1 through /proc/1.
     call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0, step="dumpable")
@@ -95,6 +104,14 @@ def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_
     if config["tty"]:
         call("ioctl", 0, TIOCSCTTY, 0, step="controlling terminal")
     posix.umask(config["umask"])
+    if config["contained"]:
+        confine(config)
+    else:
+        call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0, step="subreaper")
+
+
+def confine(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
+    """What holds for this process from here on, and for everything it starts. Raises Failure or OSError."""
     if config["landlock"] is not None:
         restrict(*config["landlock"])
     for resource, value in config["rlimits"]:
@@ -103,9 +120,15 @@ def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_
         posix.chdir(config["cwd"])
     except OSError as error:
         raise Failure(f"cannot enter `{config['cwd']}` inside the box: {error.strerror}") from None
+    if config["seccomp"] is not None:
+        program = config["seccomp"]
+        pointer = bytes(memoryview(c_char_p(program)).cast("B"))
+        header = (len(program) // 8).to_bytes(8, "little") + pointer  # struct sock_fprog
+        call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, step="no_new_privs")
+        call("prctl", PR_SET_SECCOMP, 2, header, 0, 0, step="system call filter")
 
 
-def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_config
+def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see box.child_config
     """Start the command; its pid. Raises Failure.
 
     It gets a process group of its own. On a terminal it stays in this process's, which is the foreground group: a group
@@ -113,6 +136,8 @@ def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_con
     """
     group: dict = {} if config["tty"] else {"setpgroup": 0}  # type: ignore[type-arg]  # of keywords, any
     reset = (HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ)  # Python, and this process, ignore some of them
+    if not config["contained"]:
+        return fork(config, reset)
     for path in config["programs"]:
         try:
             return posix.posix_spawn(path, config["argv"], config["env"], setsigmask=(), setsigdef=reset, **group)
@@ -121,6 +146,57 @@ def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see bwrap.child_con
         except OSError as error:
             raise Failure(f"cannot start {path}: {error.strerror}") from None
     raise Failure(f"there is none of {', '.join(config['programs'])}")
+
+
+def fork(config: dict, reset: tuple) -> int:  # type: ignore[type-arg]  # see box.child_config
+    """Start the command so that it alone is confined; its pid. Raises Failure with what went wrong in it before exec."""
+    failure, said = posix.pipe2(posix.O_CLOEXEC)
+    pid = posix.fork()
+    if pid:
+        posix.close(said)
+        message = posix.read(failure, 4096)
+        posix.close(failure)
+        if message:
+            raise Failure(message.decode("utf-8", "replace"))
+        return pid
+    try:
+        posix.setpgid(0, 0)
+        for number in reset:
+            _signal.signal(number, _signal.SIG_DFL)
+        confine(config)
+        for path in config["programs"]:
+            try:
+                posix.execve(path, config["argv"], config["env"])
+            except FileNotFoundError:
+                continue
+        raise Failure(f"there is none of {', '.join(config['programs'])}")
+    except (Failure, OSError) as error:
+        posix.write(said, f"{error}".encode("utf-8", "replace"))
+    posix._exit(1)
+
+
+def end_descendants() -> None:
+    """Kill every process below this one; orphans become its children, so that all come up in the end."""
+    while True:
+        fd = posix.open(f"/proc/self/task/{posix.getpid()}/children", posix.O_RDONLY | posix.O_CLOEXEC)
+        for pid in posix.read(fd, 1 << 16).split():
+            posix.kill(int(pid), KILL)
+        posix.close(fd)
+        try:
+            posix.wait4(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def names(directories: tuple) -> set:  # type: ignore[type-arg]  # of str
+    """What lies in these directories now."""
+    found: set = set()  # type: ignore[type-arg]  # of str
+    for directory in directories:
+        try:
+            found.update(f"{directory}/{name}" for name in posix.listdir(directory))
+        except OSError:
+            pass  # not there any more, or closed by the command
+    return found
 
 
 def reap(main: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage), or () while `main` runs
@@ -138,7 +214,10 @@ def reap(main: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage),
 
 
 def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage)
-    """Pass signals on to `group` until the command has ended. Process 1 itself ignores them, as every init does."""
+    """Pass signals on to `group` until the command has ended; () when the daemon ends the box first.
+
+    Process 1 itself ignores them, as every init does.
+    """
     poll = select.poll()
     poll.register(control, select.POLLIN)
     poll.register(wakeup, select.POLLIN)
@@ -147,7 +226,7 @@ def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: i
         if control in ready:
             numbers = posix.read(control, 64)
             if not numbers:
-                posix._exit(1)
+                return ()
             for number in numbers:
                 try:
                     posix.killpg(group, number)
@@ -160,7 +239,7 @@ def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: i
                 return ended
 
 
-def main(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_config
+def main(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
     """The life of a box; does not return."""
     status = config["status"]
     try:
@@ -170,6 +249,7 @@ def main(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_con
             _signal.signal(number, _signal.SIG_IGN)
         _signal.signal(CHLD, lambda *_: None)
         _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        before = names(config["private"])
         pid = spawn(config)
     except (Failure, OSError) as error:
         posix.write(status, f"F {error}\n".encode("utf-8", "replace"))
@@ -178,7 +258,16 @@ def main(config: dict) -> None:  # type: ignore[type-arg]  # see bwrap.child_con
     # The ends of the command's pipes are its own: whoever reads them must see it close them.
     for fd in (0, 1, 2, *((config["report_at"],) if config["report"] >= 0 else ())):
         posix.close(fd)
-    ended, usage = serve(pid, posix.getpgrp() if config["tty"] else pid, config["control"], wakeup)
+    end = serve(pid, posix.getpgrp() if config["tty"] else pid, config["control"], wakeup)
+    if not config["contained"]:
+        end_descendants()
+    if not end:
+        posix._exit(1)
+    left = sorted(names(config["private"]) - before)
+    if left:
+        shown = " ".join(path.encode("utf-8", "surrogateescape").hex() for path in left[:MAX_LEFT])
+        posix.write(status, f"L {len(left)} {shown}\n".encode())
+    ended, usage = end
     signal = ended & 0x7F
     code = -1 if signal else ended >> 8
     line = f"X {code} {signal} {int(usage.ru_utime * 1e6)} {int(usage.ru_stime * 1e6)} {usage.ru_maxrss}\n"

@@ -3,8 +3,8 @@
 
 A line made only of known git porcelain that may write gets the git directory writable with its core read-only: hooks,
 configuration, and the files that lead git elsewhere (`commondir`, `alternates`). Everything else gets it read-only.
-`config` is among the read-only ones: commands that record something there (`push -u`, `branch --set-upstream-to`) say
-so and need a grant for it.
+git replaces `config` by a rename, which fails on a mount (often with exit 0). For porcelain it therefore stays writable, and
+what was changed there is put right afterwards but for the record of which branch follows which.
 """
 
 from __future__ import annotations
@@ -52,5 +52,15 @@ def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence
             continue
         if porcelain and owner in STEPS and names & STEPS[owner]:
             continue
+        if porcelain and owner == "config" and path.rpartition("/")[0] in opened:
+            continue
         guarded.append(path)
     return opened, guarded
+
+
+def git_configs(request: PlanRequest, existing: Sequence[str]) -> tuple[str, ...]:
+    """The configurations that `git_entries` leaves writable for porcelain."""
+    if request.promise or not request.git_porcelain or not request.profile.git_commit:
+        return ()
+    names = (f"{repository}/config" for repository in request.facts.repositories)
+    return tuple(path for path in names if path in existing)

@@ -22,7 +22,7 @@ MIN_ABI = 3  # below, truncate(2) of anything is open
 FULL_ABI = 6  # from here on signals and abstract sockets are confined too
 _VERSION_FLAG = 1
 
-WRITE_FILE, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 4, 1 << 5
+WRITE_FILE, READ_FILE, REMOVE_DIR, REMOVE_FILE = 1 << 1, 1 << 2, 1 << 4, 1 << 5
 MAKE = sum(1 << bit for bit in range(6, 13))  # char, dir, regular, socket, fifo, block, symbolic link
 REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
 SCOPE_ABSTRACT, SCOPE_SIGNAL = 1, 2
@@ -57,15 +57,17 @@ def missing(version: int) -> tuple[str, ...]:
     return (*out, *(() if version >= FULL_ABI else ("signal and abstract socket scope (Linux 6.12)",)))
 
 
-def ruleset(plan: LaunchPlan, version: int) -> Ruleset:
-    """The ruleset of a plan: only `plan.writable` and the devices may be written."""
+def ruleset(plan: LaunchPlan, version: int, readable: tuple[str, ...] | None = None) -> Ruleset:
+    """The ruleset of a plan: only `plan.writable` and the devices may be written, only `readable` read (None = anything)."""
     handled = WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE
     handled |= sum(right for right, since in _SINCE.items() if version >= since)
-    attr = struct.pack("<Q", handled)
+    reads = READ_FILE if readable is not None else 0
+    attr = struct.pack("<Q", handled | reads)
     if version >= 4:
         attr += struct.pack("<Q", 0)  # TCP: the network namespace decides
     if version >= 6:
         attr += struct.pack("<Q", SCOPE_ABSTRACT | SCOPE_SIGNAL)
     file = handled & _FILE
-    rules = [(path, handled, file) for path in plan.writable]
-    return Ruleset(attr, (*rules, ("/dev", file, file)))
+    rules = [(path, reads, reads) for path in readable or ()]
+    rules += [(path, handled | reads, file | reads) for path in plan.writable]
+    return Ruleset(attr, (*rules, ("/dev", file | reads, file | reads)))

@@ -7,15 +7,31 @@ entries (the longest path wins, deny wins ties), then what the killswitch protec
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Iterable
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import environment
-from sandboxd.isolation.gitmounts import git_entries, must_stay_absent
-from sandboxd.model import Grant, GrantKind, LaunchPlan, Mount, MountKind, NetworkMode, PlanRequest, Session
-from sandboxd.paths import expand_home, is_within, join, normalize, parents
+from sandboxd.isolation.entries import (
+    NO_GRANT,
+    OWN,
+    PATH_GRANTS,
+    PROFILE,
+    PROMISE,
+    PROTECTED,
+    SECRET,
+    Access,
+    Entry,
+    HostFacts,
+    HostPath,
+    strictest,
+    target_of,
+)
+from sandboxd.isolation.gitmounts import git_configs
+from sandboxd.isolation.guards import guarded
+from sandboxd.model import GrantKind, LaunchPlan, Mount, MountKind, NetworkMode, PlanRequest, Session
+from sandboxd.paths import expand_home, is_within, join, parents
+
+__all__ = ["NO_GRANT", "OWN", "PROMISE", "PROTECTED", "SECRET", "HostFacts", "HostPath", "place", "plan", "wanted"]
 
 TMP_SIZE = 1 << 30  # bytes of a private /tmp and of /dev/shm; the kernel counts only what is used
 SCRATCH_SIZE = 256 << 20  # bytes of the private TMPDIR under the read-only promise
@@ -24,61 +40,6 @@ TMP = "/tmp"  # noqa: S108  inside the box
 SHM = "/dev/shm"  # noqa: S108  inside the box
 SCRATCH = "/run/tmp"  # TMPDIR under the promise, when /tmp is one that lasts, and read-only
 REPORT_FILE = "/run/sandboxd/report"
-PROFILE = "profile"
-SECRET = "secret"  # noqa: S105  a word for messages
-OWN = "sandboxd's own"
-PROTECTED = "protected by the killswitch"
-NO_GRANT = "nothing in the decision allows it to be written"
-PROMISE = "the command was judged read-only"
-
-
-@dataclass(frozen=True, slots=True)
-class HostPath:
-    """An existing path as asked for, its real path (no symlinks), and whether that is a directory."""
-
-    path: str
-    real: str
-    is_dir: bool
-
-
-@dataclass(frozen=True, slots=True)
-class HostFacts:
-    """What a plan may assume of this host, seen at one time by `backends.host_facts`.
-
-    `looked` are the names of `wanted(request)` that were looked at, `paths` those of them that exist; `secrets` are the
-    secret paths that exist, `sockets` the pathname sockets somebody has bound, `git` what exists of the guarded names
-    inside the repositories, `env` the values of the profile's `pass` names.
-    """
-
-    looked: frozenset[str] = frozenset()
-    paths: Mapping[str, HostPath] = field(default_factory=dict)
-    secrets: tuple[HostPath, ...] = ()
-    sockets: tuple[str, ...] = ()
-    git: tuple[str, ...] = ()
-    resolver: tuple[str, ...] = ()  # files below /run that name resolution reads
-    env: tuple[tuple[str, str], ...] = ()
-    user: str = "user"
-
-
-class Access(IntEnum):
-    """What an entry gives, in the order in which a tie is settled: the later one wins."""
-
-    READ = 0  # opens what a shorter path hides; takes nothing from what a shorter path lets be written
-    NO_WRITE = 1
-    WRITE = 2
-    DENY_WRITE = 3
-    HIDE = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One line of the tree: what holds at `path` and below, until a longer path says otherwise."""
-
-    path: str
-    access: Access
-    why: str
-    is_dir: bool = True
-    pin: bool = False  # a mount of its own even where it changes nothing, so that it cannot be renamed away
 
 
 def writable_root_problem(path: str, home: str, own: Iterable[str] = ()) -> str:
@@ -106,9 +67,10 @@ def wanted(request: PlanRequest) -> tuple[str, ...]:
     """The paths whose existence and real place the plan needs to know."""
     session, profile = request.session, request.profile
     named = (*profile.read, *profile.write, *profile.deny_read, *profile.deny_write, *profile.unix_allow)
-    targets = [_target(grant, request) for grant in request.grants if grant.kind in _PATH_GRANTS]
+    targets = [target_of(grant, request) for grant in request.grants if grant.kind in PATH_GRANTS]
     out = [place(path, session) for path in named]
     out += [session.workspace, *session.additional, *session.own, *targets, *request.facts.repositories]
+    out += request.facts.hooks_paths
     out += [parents(path)[0] for path in targets if path != "/"]
     return tuple(dict.fromkeys((*out, session.spill) if session.spill else out))
 
@@ -126,7 +88,7 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         )
     mounts = _Mounts()
     _base(mounts, request)
-    entries, absent = _guarded(_entries(request, host), request, host)
+    entries, absent, planted = guarded(_entries(request, host), request, host)
     for entry in sorted(entries, key=_order):
         mounts.add(entry)
     for path in host.resolver:
@@ -152,15 +114,12 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         protected=tuple(dict.fromkeys((*request.facts.protected, *request.facts.hooks_paths))),
         profile=profile.name,
         files=((REPORT_FILE, environment.REPORT),) if request.report_cwd else (),
-        must_stay_absent=absent,
+        must_stay_absent=planted,
+        absent=absent,
+        registry=session.registry if absent else "",
+        git_configs=git_configs(request, host.git),
+        private=(scratch,) if request.promise or not _kept_tmp(request) else (),
     )
-
-
-_PATH_GRANTS = frozenset((GrantKind.READ, GrantKind.WRITE, GrantKind.PROTECTED))
-
-
-def _target(grant: Grant, request: PlanRequest) -> str:
-    return join(request.cwd, expand_home(grant.target, request.session.home))
 
 
 def _order(entry: Entry) -> tuple[int, str, Access]:
@@ -221,14 +180,14 @@ def _entries(request: PlanRequest, host: HostFacts) -> list[Entry]:
     out += _hidden(request, host)
     for grant in request.grants:
         if grant.kind is GrantKind.READ:
-            found = host.paths.get(_target(grant, request))
+            found = host.paths.get(target_of(grant, request))
             if found is not None:
                 out.append(Entry(found.real, Access.READ, "allowed for this command", found.is_dir))
         elif grant.kind in (GrantKind.WRITE, GrantKind.PROTECTED) and not request.promise:
-            opened = _opened(_target(grant, request), request, host)
+            opened = _opened(target_of(grant, request), request, host)
             if opened is not None:
                 out.append(opened)
-    return _strictest(out)
+    return strictest(out)
 
 
 def _home(request: PlanRequest) -> Entry:
@@ -242,13 +201,16 @@ def _why_not(request: PlanRequest) -> str:
 def _hidden(request: PlanRequest, host: HostFacts) -> list[Entry]:
     """Secrets, sandboxd's own directories, sockets that the profile does not name."""
     profile, session = request.profile, request.session
-    reads = [_target(grant, request) for grant in request.grants if grant.kind in _PATH_GRANTS]
+    reads = [target_of(grant, request) for grant in request.grants if grant.kind in PATH_GRANTS]
     reads += [host.paths[path].real for path in reads if path in host.paths]
     out = [
         Entry(secret.real, Access.HIDE, SECRET, secret.is_dir)
         for secret in host.secrets
         if not any(is_within(secret.path, read) or is_within(secret.real, read) for read in reads)
     ]
+    if request.promise:
+        named = frozenset(reads)
+        out += [Entry(path, Access.HIDE, SECRET, is_dir=False) for path in request.facts.env_files if path not in named]
     for path in session.own:
         found = host.paths.get(path)
         if found is not None:
@@ -306,57 +268,6 @@ def _refuse(root: str, session: Session) -> None:
         raise IsolationError(
             f"nothing can be written here: {problem}", fix="use a project directory below it as the workspace of the session"
         )
-
-
-def _strictest(entries: list[Entry]) -> list[Entry]:
-    """One entry a path. A grant's opening outlives a workspace that is read-only; what denies outlives everything."""
-    best: dict[str, Entry] = {}
-    for entry in entries:
-        path = normalize(entry.path)
-        known = best.get(path)
-        if known is None or entry.access > known.access or (entry.access is known.access and entry.pin):
-            best[path] = entry
-    return list(best.values())
-
-
-def _guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> tuple[list[Entry], tuple[str, ...]]:
-    """The killswitch's second line: what is protected and exists is read-only, whatever the profile says.
-
-    A longer path does not open it again. The directories on the way to it are pinned: renaming one would put another
-    tree in the protected one's place. The second value are the paths that must not come into being.
-    """
-    if request.promise:
-        return entries, ()
-    facts = request.facts
-    granted = [_target(grant, request) for grant in request.grants if grant.kind is GrantKind.PROTECTED]
-    opened, guards = git_entries(request, host.git, granted)
-    kept = {*facts.hooks_paths, *facts.repositories}
-    for path in (*facts.protected, *facts.hooks_paths):
-        if path in opened or any(is_within(path, target) or is_within(target, path) for target in granted):
-            continue
-        # A checkout against read-only files would leave a wrong tree and say nothing: porcelain may write what it tracks.
-        if request.git_porcelain and path not in kept and not path.endswith("/.git") and not _inside(path, opened):
-            continue
-        guards.append(path)
-    out = [entry for entry in entries if entry.access is not Access.WRITE or not _inside(entry.path, guards)]
-    out += [Entry(path, Access.WRITE, "git's own, for git alone", pin=True) for path in opened if not _inside(path, guards)]
-    out += [Entry(path, Access.DENY_WRITE, PROTECTED) for path in dict.fromkeys(guards)]
-    by_path = {entry.path: entry for entry in _strictest(out)}
-    for guard in dict.fromkeys(guards):
-        for above in parents(guard):
-            if above not in by_path and _writable_at(above, by_path):
-                by_path[above] = Entry(above, Access.WRITE, "pinned: something below is protected", pin=True)
-    return list(by_path.values()), must_stay_absent(opened, host.git, granted)
-
-
-def _inside(path: str, roots: Iterable[str]) -> bool:
-    return any(is_within(path, root) for root in roots)
-
-
-def _writable_at(path: str, by_path: Mapping[str, Entry]) -> bool:
-    """Whether the nearest entry above `path` opens it for writing."""
-    found = next((by_path[above] for above in parents(path) if above in by_path), None)
-    return found is not None and found.access is Access.WRITE
 
 
 class _Mounts:

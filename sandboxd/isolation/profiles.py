@@ -32,8 +32,7 @@ from sandboxd.tomltext import TomlText
 SHIPPED_DIR = str(Path(__file__).resolve().parent.parent / "profiles")
 MAX_EXTENDS = 8
 TOP = frozenset(("description", "extends"))
-# backend names that `fallback` may name; `none` is not among them: no profile can ask to run bare
-FALLBACKS = frozenset(("bwrap",))
+FALLBACKS = frozenset(("bwrap", "landlock", "none"))  # the names of backends that `fallback` may name
 
 Check = Callable[[Any], str]  # "" when the value is right, else what it must be
 
@@ -121,7 +120,7 @@ KEYS: Mapping[tuple[str, str], tuple[str, Check]] = {
     ("limits", "open_files"): ("limits.open_files", _count),
     ("limits", "file_size"): ("limits.file_size", _count),
     ("limits", "output"): ("limits.output", _count),
-    ("isolation", "require"): ("require", _one_of("full", "fs")),
+    ("isolation", "require"): ("require", _one_of("full", "fs", "none")),
     ("isolation", "fallback"): ("fallback", _backends),
     ("git", "commit"): ("git_commit", _switch),
     ("seccomp", "extra_deny"): ("extra_deny", _calls),

@@ -9,11 +9,15 @@ directories that a session's /tmp needs as mount points are made here.
 from __future__ import annotations
 
 import dataclasses
+import errno
 import os
 import shutil
 import stat
 
 from sandboxd.errors import IsolationError
+from sandboxd.isolation import mountpoints
+from sandboxd.isolation.kernel import open_real
+from sandboxd.isolation.mountpoints import Lease
 from sandboxd.model import LaunchPlan, Mount, MountKind
 from sandboxd.paths import is_within
 
@@ -22,16 +26,28 @@ _BINDS = (MountKind.READ_ONLY, MountKind.WRITABLE)
 _TREE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def prepare(plan: LaunchPlan) -> LaunchPlan:
-    """Check every mount target of a plan and make the missing mount points in a session's /tmp.
+def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Lease | None]:
+    """Make the mount points that a plan needs and check every target; the plan as it can be mounted, and who holds them.
 
-    What was to be hidden and has gone since is left out: a mount point for it would be made on the host.
+    What was to be hidden and has gone since is left out: a mount point for it would be made on the host. So is the guard
+    of an absent path where nothing can be made.
     Raises IsolationError for a protected path (or any mount target) reached through a symlink.
     """
+    lease = mountpoints.acquire(plan.registry, plan.absent, plan.uid, plan.gid) if plan.registry else None
+    try:
+        return _checked(plan), lease
+    except BaseException:
+        if lease is not None:
+            lease.release()
+        raise
+
+
+def _checked(plan: LaunchPlan) -> LaunchPlan:
     done: list[Mount] = []
     gone: set[str] = set()
+    absent = frozenset(path for path, _ in plan.absent)
     for mount in plan.mounts:
-        if mount.kind in _HIDES and not os.path.lexists(mount.target):
+        if (mount.kind in _HIDES or mount.target in absent) and not os.path.lexists(mount.target):
             gone.add(mount.target)
             continue
         if mount.kind is MountKind.SEAL and mount.target in gone:
@@ -41,8 +57,11 @@ def prepare(plan: LaunchPlan) -> LaunchPlan:
                 each for each in reversed(done) if each.kind is not MountKind.SEAL and is_within(mount.target, each.target)
             )
             if below.kind in _BINDS and (below.kind is MountKind.WRITABLE or below.source != below.target):
-                foreign = below.source != below.target
-                _walk(below.source, mount.target[len(below.target) :].strip("/"), mount, make=foreign, plan=plan)
+                rest = mount.target[len(below.target) :].strip("/")
+                if below.source != below.target:
+                    _make_way(below.source, rest, mount, plan)
+                elif rest:
+                    _check_way(below.source, rest, mount)
         done.append(mount)
     return dataclasses.replace(plan, mounts=tuple(done)) if gone else plan
 
@@ -62,8 +81,24 @@ def settle(plan: LaunchPlan) -> tuple[str, ...]:
     return planted
 
 
-def _walk(base: str, rest: str, mount: Mount, *, make: bool, plan: LaunchPlan) -> None:
-    """Follow `rest` below `base` without following links."""
+def _check_way(base: str, rest: str, mount: Mount) -> None:
+    """Make sure that `rest` below `base` exists and that no part of it is a link."""
+    at = os.open(base, _TREE | os.O_DIRECTORY)
+    try:
+        os.close(open_real(at, rest))
+    except FileNotFoundError:
+        if not mount.optional:
+            raise IsolationError(f"`{mount.target}` vanished before the sandbox was built", fix="run the command again") from None
+    except OSError as error:
+        if error.errno not in (errno.ELOOP, errno.EXDEV):
+            raise IsolationError(f"`{mount.target}` cannot be guarded: {error.strerror}") from error
+        raise _linked(mount) from None
+    finally:
+        os.close(at)
+
+
+def _make_way(base: str, rest: str, mount: Mount, plan: LaunchPlan) -> None:
+    """Follow `rest` below a session's /tmp without following links, and make the directories that are missing."""
     if not rest:
         return
     at = os.open(base, _TREE | os.O_DIRECTORY)
@@ -72,12 +107,6 @@ def _walk(base: str, rest: str, mount: Mount, *, make: bool, plan: LaunchPlan) -
             try:
                 down = os.open(name, _TREE, dir_fd=at)
             except FileNotFoundError:
-                if not make:
-                    if mount.optional:
-                        return
-                    raise IsolationError(
-                        f"`{mount.target}` vanished before the sandbox was built", fix="run the command again"
-                    ) from None
                 os.mkdir(name, 0o755, dir_fd=at)
                 if plan.uid != os.geteuid():
                     os.chown(name, plan.uid, plan.gid, dir_fd=at, follow_symlinks=False)
@@ -85,9 +114,13 @@ def _walk(base: str, rest: str, mount: Mount, *, make: bool, plan: LaunchPlan) -
             os.close(at)
             at = down
             if stat.S_ISLNK(os.fstat(at).st_mode):
-                raise IsolationError(
-                    f"`{mount.target}` ({mount.why}) is reached through a symbolic link, which a command could swap",
-                    fix="replace the link by what it points to",
-                )
+                raise _linked(mount)
     finally:
         os.close(at)
+
+
+def _linked(mount: Mount) -> IsolationError:
+    return IsolationError(
+        f"`{mount.target}` ({mount.why}) is reached through a symbolic link, which a command could swap",
+        fix="replace the link by what it points to",
+    )

@@ -131,20 +131,21 @@ def known(name: str) -> bool:
 
 
 @lru_cache(maxsize=64)
-def program(machine: str, *, unix: bool = False, ptrace: bool = False, extra: tuple[str, ...] = ()) -> bytes:
+def program(machine: str, *, unix: bool = False, ptrace: bool = False, extra: tuple[str, ...] = (), inet: bool = True) -> bytes:
     """The filter for `os.uname().machine`, as an array of `struct sock_filter`.
 
-    `unix`: sockets of AF_UNIX are allowed; `ptrace`: tracing is; `extra`: more calls to deny, by name.
+    `unix`: sockets of AF_UNIX are allowed; `ptrace`: tracing is; `extra`: more calls to deny, by name; `inet`:
+    network sockets are, which only a box with a network namespace of its own can have while it is offline.
     Raises IsolationError on an architecture without a table, or for an unknown name.
     """
     arch = ARCHES.get(machine)
     if arch is None:
         known_machines = ", ".join(ARCHES)
         raise IsolationError(f"no system call table for `{machine}`", fix=f"run sandboxd on one of {known_machines}")
-    return b"".join(struct.pack("<HBBI", *each) for each in assemble(arch, unix=unix, ptrace=ptrace, extra=extra))
+    return b"".join(struct.pack("<HBBI", *each) for each in assemble(arch, unix=unix, ptrace=ptrace, extra=extra, inet=inet))
 
 
-def assemble(arch: Arch, *, unix: bool, ptrace: bool, extra: Sequence[str]) -> list[Instruction]:
+def assemble(arch: Arch, *, unix: bool, ptrace: bool, extra: Sequence[str], inet: bool = True) -> list[Instruction]:
     """The program as instructions; every jump goes forward by less than 256."""
     out: list[Instruction] = [
         (LOAD, 0, 0, ARCH),
@@ -166,14 +167,14 @@ def assemble(arch: Arch, *, unix: bool, ptrace: bool, extra: Sequence[str]) -> l
             out += _when(number, [(RETURN, 0, 0, ERRNO | EPERM)])
     out += _when(arch.clone, [_argument(0), (JSET, 0, 1, CLONE_NEW), _deny(), _allow()])
     out += _when(arch.ioctl, [_argument(1), (JEQ, 1, 0, TIOCSTI), (JEQ, 0, 1, TIOCLINUX), _deny(), _allow()])
-    out += _when(arch.socket, _socket(unix))
+    out += _when(arch.socket, _socket(unix, inet))
     if not unix:
         out += _when(arch.socketpair, _socketpair())
     return [*out, _allow()]
 
 
-def _socket(unix: bool) -> list[Instruction]:
-    families = [AF_INET, AF_INET6, *((AF_UNIX,) if unix else ())]
+def _socket(unix: bool, inet: bool) -> list[Instruction]:
+    families = [*((AF_INET, AF_INET6) if inet else ()), *((AF_UNIX,) if unix else ())]
     body = [_argument(0)]
     for family in families:
         body += [(JEQ, 0, 1, family), _allow()]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from sandboxd.isolation import view
-from sandboxd.isolation.plan import NO_GRANT, OWN, PROMISE, PROTECTED, SECRET
+from sandboxd.isolation.entries import NO_GRANT, OWN, PROMISE, PROTECTED, SECRET
 from sandboxd.model import LaunchPlan, NetworkMode, Violation
 from sandboxd.paths import is_within, join
 

@@ -172,6 +172,7 @@ class Facts:
     armed_git: tuple[tuple[str, str], ...] = ()  # (config key, neutral value) to disarm by name for git reads
     fingerprint: str = ""
     notes: tuple[str, ...] = ()  # `code:place` of what could not be made sure of: scan_partial, git_armed …
+    env_files: tuple[str, ...] = ()  # `.env` and its kin in the workspace that git does not track
 
     def real(self, path: str) -> str | None:
         """The observed real path of `path`, or None when it was not observed or not resolvable."""

@@ -9,6 +9,16 @@ from enum import Enum, unique
 from sandboxd.model.decision import Decision
 from sandboxd.model.launch import Enforcement
 
+UNLIMITED = -1  # as `max_result_chars`: this call has no budget, whatever is configured
+
+
+@dataclass(frozen=True, slots=True)
+class WindowSize:
+    """The size of a terminal, in characters."""
+
+    rows: int = 24
+    columns: int = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -23,7 +33,9 @@ class Request:
     unsandboxed: bool = False
     background: bool = False
     keep_on_disconnect: bool = False
-    max_result_chars: int | None = None
+    max_result_chars: int | None = None  # None = as configured
+    terminal: WindowSize | None = None  # run it on a terminal of this size
+    detach_ttl: float | None = None  # seconds that a kept execution goes on while nobody follows it; None = to its end
 
 
 @unique
@@ -41,6 +53,7 @@ class EndKind(Enum):
     CANCELLED = "cancelled"
     FAILED = "failed"  # sandboxd could not run it
     DAEMON_RESTART = "daemon_restart"
+    OUT_OF_MEMORY = "out_of_memory"  # killed at the box's memory limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +94,16 @@ class Result:
     promise_broken: tuple[str, ...] = ()
     violations: tuple[Violation, ...] = ()
     notes: tuple[str, ...] = ()
+    spill_path: str = ""  # where all of the output lies, when a model is only shown a part
+
+
+@dataclass(frozen=True, slots=True)
+class ModelText:
+    """An output as a model reads it. `whole`: nothing is left out; else `spill_path` says where all of it lies, if kept."""
+
+    text: str
+    whole: bool
+    spill_path: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +158,20 @@ class Gap:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """It still runs. Not part of the history: it has the number of the event before it and is not replayed.
+
+    `elapsed` in seconds since Started, `output_bytes` of both streams, `last_line` cleaned and cut.
+    """
+
+    seq: int
+    execution_id: str
+    elapsed: float
+    output_bytes: int
+    last_line: str
+
+
+@dataclass(frozen=True, slots=True)
 class Exited:
     """Always last, always sent."""
 
@@ -143,4 +180,4 @@ class Exited:
     result: Result
 
 
-Event = Queued | Decided | ApprovalNeeded | Started | Output | Gap | Exited
+Event = Queued | Decided | ApprovalNeeded | Started | Output | Gap | Progress | Exited

@@ -11,8 +11,9 @@ from typing import Protocol
 from sandboxd.model.decision import Grant
 from sandboxd.model.effects import Facts
 
-
 CWD_REPORT_FD = 250  # where a shell of a plan with `report_cwd` finds Stdio.cwd_report
+# An empty directory of this mode is a mount point of sandboxd's own, where a protected directory does not exist.
+PLACEHOLDER_MODE = 0o1555
 
 
 @unique
@@ -120,6 +121,10 @@ class LaunchPlan:
     profile: str = ""
     files: tuple[tuple[str, str], ...] = ()  # small read-only files inside, as (path, content)
     must_stay_absent: tuple[str, ...] = ()  # no mount can guard what does not exist: `protect.settle` removes it afterwards
+    absent: tuple[tuple[str, bool], ...] = ()  # protected paths to make mount points for, and whether as a directory
+    registry: str = ""  # directory in which those mount points are registered
+    git_configs: tuple[str, ...] = ()  # configurations that git may write and that are put right afterwards
+    private: tuple[str, ...] = ()  # directories of the box whose content is gone with it
 
 
 @unique
@@ -188,6 +193,7 @@ class Session:
     tmp: str
     own: tuple[str, ...] = ()  # sandboxd's configuration, state and sockets: hidden in every box
     spill: str = ""  # the session's own spill directory, readable
+    registry: str = ""  # where mount points for absent protected paths are registered; "" = none are made
     additional: tuple[str, ...] = ()
     env: tuple[tuple[str, str], ...] = ()
 
@@ -219,6 +225,9 @@ class ExitStatus:
     user_seconds: float = 0.0
     system_seconds: float = 0.0
     max_rss: int = 0  # bytes
+    oom_kills: int = 0  # processes that the kernel killed because the box's memory limit was reached
+    pids_refused: int = 0  # how often the box's process limit refused a new process
+    left: tuple[str, ...] = ()  # what lay in the plan's private directories at the end
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,8 @@ class _EndEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWr
     END_FAILED: _End.ValueType  # 6
     """sandboxd could not run it; `cause` says why; `exit_code` is 125."""
     END_DAEMON_RESTART: _End.ValueType  # 7
+    END_OUT_OF_MEMORY: _End.ValueType  # 8
+    """Killed by the kernel at the memory limit of its profile; `exit_code` is 137."""
 
 class End(_End, metaclass=_EndEnumTypeWrapper): ...
 
@@ -77,6 +79,8 @@ END_CANCELLED: End.ValueType  # 5
 END_FAILED: End.ValueType  # 6
 """sandboxd could not run it; `cause` says why; `exit_code` is 125."""
 END_DAEMON_RESTART: End.ValueType  # 7
+END_OUT_OF_MEMORY: End.ValueType  # 8
+"""Killed by the kernel at the memory limit of its profile; `exit_code` is 137."""
 Global___End: typing_extensions.TypeAlias = End
 
 class _ExecutionState:

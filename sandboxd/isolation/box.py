@@ -1,0 +1,417 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A started box, and what every backend needs to start one: descriptors, the box's user, what `child` is told."""
+
+from __future__ import annotations
+
+import dataclasses
+import errno
+import os
+import resource
+import select
+import shutil
+import signal
+import stat
+import subprocess
+from collections.abc import Callable
+
+from sandboxd.errors import IsolationError
+from sandboxd.isolation import cgroups, landlock, seccomp
+from sandboxd.isolation.mountpoints import Lease
+from sandboxd.model import (
+    Backend,
+    Enforcement,
+    ExitStatus,
+    LaunchPlan,
+    Layer,
+    LayerState,
+    Limits,
+    Mount,
+    MountKind,
+    NetworkMode,
+    Require,
+    Stdio,
+    Strength,
+)
+from sandboxd.model.launch import CWD_REPORT_FD
+
+SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"  # never the caller's PATH, which may begin in a workspace
+SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+_STATUS_SIZE = 65536
+
+
+class Box:
+    """A started box and everything in it. `pid` is the launcher's, which ends when the whole box has ended.
+
+    `contained`: process 1 of a pid namespace is in it, whose end ends all. Else `child` ends what descends from it.
+    """
+
+    def __init__(
+        self,
+        process: subprocess.Popen[bytes],
+        plan: LaunchPlan,
+        enforcement: Enforcement,
+        ends: Ends,
+        *,
+        lease: Lease | None = None,
+        contained: bool = True,
+        clean_up: Callable[[], None] | None = None,
+    ) -> None:
+        self._process = process
+        self._plan = plan
+        self._lease = lease
+        self._contained = contained
+        self._clean_up = clean_up
+        self._enforcement = enforcement
+        self._ends = ends
+        self._killed = False
+        self._pidfd = os.pidfd_open(process.pid)
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def pidfd(self) -> int:
+        return self._pidfd
+
+    @property
+    def enforcement(self) -> Enforcement:
+        return self._enforcement
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command's process group; a no-op when it is gone. Raises ValueError outside 1..64."""
+        if not 1 <= number <= 64:
+            raise ValueError(f"`{number}` is not a signal number")
+        if self._ends.control >= 0:
+            try:
+                os.write(self._ends.control, bytes((number,)))
+            except OSError:
+                pass  # nobody is there to take it any more
+
+    def kill(self) -> None:
+        """End every process of the box at once; idempotent.
+
+        SIGKILL of process 1 makes the kernel end its whole pid namespace before bwrap sees it end. Where its pid is not
+        known yet, bwrap is killed; what it may just have started finds its control pipe closed and ends.
+        """
+        if self._pidfd < 0 or self._killed:
+            return
+        self._ends.close_control()
+        if select.select([self._pidfd], [], [], 0)[0]:
+            return  # it has ended by itself; how, `reap` tells
+        self._killed = True
+        if not self._contained:
+            return  # `child` sees its control pipe end, kills what descends from it, and ends
+        inner = self._ends.inner_pid()
+        if inner is None or not self._kill_inner(inner):
+            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+
+    def _kill_inner(self, pid: int) -> bool:
+        """SIGKILL process 1 of the box; False when `pid` is no longer a child of this bwrap."""
+        try:
+            pidfd = os.pidfd_open(pid)
+        except OSError:
+            return False
+        try:
+            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+                parent = file.read().rpartition(")")[2].split()[1]
+            if parent != str(self._process.pid):
+                return False
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+        except OSError:
+            return False
+        finally:
+            os.close(pidfd)
+        return True
+
+    def reap(self) -> ExitStatus:
+        """Collect the exit status and close `pidfd`; only after `pidfd` is readable.
+
+        Raises IsolationError when the box could not be set up, so that nothing of the command ever ran.
+        """
+        _, waited, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(waited)
+        os.close(self._pidfd)
+        self._pidfd = -1
+        said = self._ends.status()
+        complaint = self._ends.complaint()
+        self._ends.close()
+        killed, refused = cgroups.events(self._ends.groups)
+        cgroups.remove(self._ends.groups)
+        if self._lease is not None:
+            self._lease.release()
+        if self._clean_up is not None:
+            self._clean_up()
+        lines = said.splitlines()
+        ended = next((line.split() for line in lines if line.startswith("X ")), None)
+        if ended is not None:
+            code, number, user, system, rss = (int(word) for word in ended[1:])
+            status = ExitStatus(None if number else code, number or None, user / 1e6, system / 1e6, rss * 1024)
+            return dataclasses.replace(status, oom_kills=killed, pids_refused=refused, left=_left(lines))
+        failed = next((line[2:] for line in lines if line.startswith("F ")), None)
+        if "S" not in lines and not self._killed:
+            raise IsolationError(f"the sandbox could not be built: {failed or complaint or 'bwrap ended without a word'}")
+        return ExitStatus(
+            None,
+            int(signal.SIGKILL),
+            usage.ru_utime,
+            usage.ru_stime,
+            usage.ru_maxrss * 1024,
+            oom_kills=killed,
+            pids_refused=refused,
+        )
+
+
+def _left(lines: list[str]) -> tuple[str, ...]:
+    """The paths that `child` saw in private directories at the end, and how many it did not name."""
+    words = next((line.split()[1:] for line in lines if line.startswith("L ")), [])
+    paths = [bytes.fromhex(word).decode(errors="replace") for word in words[1:]]
+    more = int(words[0]) - len(paths) if words else 0
+    return (*paths, f"{more} more") if more else tuple(paths)
+
+
+class Ends:
+    """The daemon's ends of a box's pipes, and the control groups that it is in."""
+
+    def __init__(self, status: int, control: int, info: int, errors: int, groups: tuple[str, ...]) -> None:
+        for fd in (status, control, info, errors):
+            os.set_blocking(fd, False)
+        self._status, self.control, self._info, self._errors = status, control, info, errors
+        self.groups = groups
+
+    def inner_pid(self) -> int | None:
+        """Process 1 of the box as this namespace sees it, once bwrap has said so."""
+        text = _drain(self._info)
+        _, found, rest = text.partition('"child-pid":')
+        digits = rest.strip().partition(",")[0].strip(" \n}")
+        return int(digits) if found and digits.isdigit() else None
+
+    def status(self) -> str:
+        return _drain(self._status)
+
+    def complaint(self) -> str:
+        return _drain(self._errors).strip().rpartition("\n")[2].removeprefix("bwrap: ")
+
+    def close_control(self) -> None:
+        if self.control >= 0:
+            os.close(self.control)
+            self.control = -1
+
+    def close(self) -> None:
+        self.close_control()
+        for fd in (self._status, self._info, self._errors):
+            os.close(fd)
+
+
+def _drain(fd: int) -> str:
+    """All that a pipe holds now, as text; never waits."""
+    try:
+        return os.read(fd, _STATUS_SIZE).decode(errors="replace")
+    except BlockingIOError:
+        return ""
+
+
+class Opened:
+    """Descriptors opened for one start: all are closed at the end but those to `keep`."""
+
+    def __init__(self) -> None:
+        self._fds: set[int] = set()
+        self.given: list[int] = []
+
+    def __enter__(self) -> Opened:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for fd in self._fds:
+            os.close(fd)
+
+    def take(self, fd: int) -> int:
+        self._fds.add(fd)
+        return fd
+
+    def keep(self, *fds: int) -> None:
+        self._fds.difference_update(fds)
+
+    def pipe(self) -> tuple[int, int]:
+        read, write = os.pipe2(os.O_CLOEXEC)
+        return self.take(read), self.take(write)
+
+    def data(self, content: bytes) -> int:
+        """A descriptor from which the box reads `content`. It is closed before the command starts."""
+        fd = self.take(os.memfd_create("sandboxd", os.MFD_CLOEXEC))
+        view = memoryview(content)
+        while view:
+            view = view[os.write(fd, view) :]
+        os.lseek(fd, 0, os.SEEK_SET)
+        self.given.append(fd)
+        return fd
+
+
+def as_user(plan: LaunchPlan) -> list[str]:
+    """The launcher that turns a root daemon into the box's user: Popen's `user=` would make it spawn by a real fork."""
+    if plan.uid == os.geteuid() and plan.gid == os.getegid():
+        return []
+    _check_user(plan)
+    return [_setpriv(), f"--reuid={plan.uid}", f"--regid={plan.gid}", "--clear-groups", "--"]
+
+
+def set_user(plan: LaunchPlan, confines: bool) -> list[str]:
+    """Like `as_user`, for a box without a user namespace: root gives up its capabilities here."""
+    if os.geteuid() != 0 or not confines:
+        return as_user(plan)
+    ids = [] if plan.uid == 0 else [f"--reuid={plan.uid}", f"--regid={plan.gid}", "--clear-groups"]
+    return [_setpriv(), *ids, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"]
+
+
+def _check_user(plan: LaunchPlan) -> None:
+    if os.geteuid() != 0:
+        raise IsolationError(
+            f"the workspace belongs to user {plan.uid}, and this daemon runs as {os.geteuid()}",
+            fix="run it as that user or as root",
+        )
+
+
+def _setpriv() -> str:
+    setpriv = shutil.which("setpriv", path=SYSTEM_PATH)
+    if setpriv is None:
+        raise IsolationError("setpriv is not installed", fix="install util-linux")
+    return setpriv
+
+
+def hand_over(stdio: Stdio, plan: LaunchPlan) -> None:
+    """Give the pipes to the box's user: `> /dev/stderr` opens them anew, and a pipe belongs to who made it."""
+    for fd in {stdio.stdin, stdio.stdout, stdio.stderr, stdio.cwd_report} - {-1}:
+        if stat.S_ISFIFO(os.fstat(fd).st_mode):
+            os.fchown(fd, plan.uid, plan.gid)
+
+
+def system_call_filter(plan: LaunchPlan, *, inet: bool = True) -> bytes:
+    """The filter of a plan; without `inet` no network socket can be made at all."""
+    machine, unix = os.uname().machine, plan.allow_unix_sockets
+    return seccomp.program(machine, unix=unix, ptrace=plan.allow_ptrace, extra=plan.deny_syscalls, inet=inet)
+
+
+def child_config(
+    plan: LaunchPlan, rules: landlock.Ruleset | None, stdio: Stdio, pipes: tuple[int, int], groups: tuple[int, ...]
+) -> dict[str, object]:
+    """What `child.main` reads; plain values only. `pipes` are its ends of the status and the control pipe."""
+    return {
+        "stdio": (stdio.stdin, stdio.stdout, stdio.stderr),
+        "report": stdio.cwd_report,
+        "report_at": CWD_REPORT_FD,
+        "status": pipes[0],
+        "control": pipes[1],
+        "cgroups": groups,
+        "tty": plan.tty,
+        "umask": 0o022,
+        "landlock": (rules.attr, rules.rules) if rules is not None else None,
+        "rlimits": rlimits(plan.limits),
+        "cwd": plan.cwd,
+        "programs": SHELLS,
+        "argv": plan.argv,
+        "env": dict(plan.env),
+        "private": plan.private,
+        "contained": True,
+        "seccomp": None,
+    }
+
+
+def rlimits(limits: Limits) -> tuple[tuple[int, int], ...]:
+    """(resource, value) pairs. Never RLIMIT_AS: node, the JVM and Go reserve far more address space than they use."""
+    wanted = (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_CPU, limits.cpu),
+        (resource.RLIMIT_FSIZE, limits.file_size),
+        (resource.RLIMIT_NOFILE, limits.open_files),
+        (resource.RLIMIT_NPROC, limits.pids),
+    )
+    out = []
+    for which, value in wanted:
+        if value is not None:
+            hard = resource.getrlimit(which)[1]
+            out.append((which, value if hard == resource.RLIM_INFINITY else min(value, hard)))
+    return tuple(out)
+
+
+def limits_state(plan: LaunchPlan, *, per_box: bool = True) -> LayerState:
+    """How far the limits that the plan asks for can be enforced. `per_box`: it gets a user namespace of its own."""
+    controllers = cgroups.available()
+    missing = []
+    if plan.limits.pids is not None and "pids" not in controllers:
+        if plan.uid == 0:
+            return LayerState(Layer.LIMITS, Strength.NONE, ("processes: RLIMIT_NPROC does not bind root, and no pids cgroup",))
+        if not per_box or not cgroups.rlimit_counts_per_box():
+            missing.append("processes: counted for the whole user, not for the box (Linux 5.14 counts per user namespace)")
+    if plan.limits.memory is not None and "memory" not in controllers:
+        missing.append("memory: needs a memory cgroup that is delegated to sandboxd")
+    return LayerState(Layer.LIMITS, Strength.PARTIAL if missing else Strength.FULL, tuple(missing))
+
+
+def launch(argv: list[str], errors: int, inherited: tuple[int, ...], groups: cgroups.Groups, fix: str) -> subprocess.Popen[bytes]:
+    """Spawn a launcher with an empty environment, which process 1 of a box could show to the command."""
+    try:
+        return subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=sorted({fd for fd in inherited if fd >= 0}),
+            env={},
+            cwd="/",
+            start_new_session=True,
+        )
+    except OSError as error:
+        cgroups.remove(groups.paths)
+        raise IsolationError(
+            f"cannot start {argv[0]}: {error.strerror}",
+            fix="run fewer commands at once" if error.errno == errno.EAGAIN else fix,
+        ) from error
+
+
+def trial(backend: Backend, plan: LaunchPlan, text: str = "") -> str:
+    """What went wrong in a trial run of a backend, "" when nothing did. `text` instead of the plan's own command."""
+    if text:
+        plan = dataclasses.replace(plan, argv=(*plan.argv[:-1], text))
+    read, write = os.pipe2(os.O_CLOEXEC)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        box = backend.start(plan, Stdio(stdin=null, stdout=write, stderr=null))
+        os.close(write)
+        write = -1
+        said = b""
+        while part := os.read(read, 4096):
+            said += part
+        status = box.reap()
+    except (IsolationError, OSError) as failure:
+        return str(failure)
+    finally:
+        for fd in (read, null, write):
+            if fd >= 0:
+                os.close(fd)
+    if status.code != 0 or said != b"confined\n":
+        return f"the trial command ended with {status.code if status.signal is None else f'signal {status.signal}'}"
+    return ""
+
+
+def trial_plan() -> LaunchPlan:
+    """The smallest plan in which every mechanism is used."""
+    mounts = (
+        Mount(MountKind.READ_ONLY, "/", "/"),
+        Mount(MountKind.PROC, "/proc"),
+        Mount(MountKind.DEV, "/dev"),
+        Mount(MountKind.TMPFS, "/run", size=1 << 16),
+        Mount(MountKind.TMPFS, "/tmp", size=1 << 16),  # noqa: S108  inside the box
+        *(Mount(MountKind.SEAL, target) for target in ("/run", "/dev", "/proc")),
+    )
+    return LaunchPlan(
+        argv=("bash", "--noprofile", "--norc", "-c", "echo x >/tmp/x && exec 9>/dev/null && echo confined"),
+        cwd="/",
+        env=(("PATH", "/usr/bin:/bin"),),
+        mounts=mounts,
+        network=NetworkMode.OFF,
+        limits=Limits(pids=512),
+        uid=os.getuid(),
+        gid=os.getgid(),
+        require=Require.FS,
+        writable=("/tmp",),  # noqa: S108  inside the box
+    )
