@@ -70,6 +70,9 @@ class Reader(Compounds):
                 else:
                     assert b.slot is not None
                     slot = b.slot
+                    if slot.redirects and not slot.words and value in tokens.RESERVED:
+                        # In a substitution bash prints the redirection last and reads that: the word is then reserved.
+                        raise self.refuse("unparsed.ambiguous", start, pos, f"`{value}` behind a redirection")
                     if text[pos : pos + 1] in ("<", ">") and value.isascii() and value.isdigit():
                         pos = self.redirect(b, start, pos, self._number(value, start, pos))
                         continue

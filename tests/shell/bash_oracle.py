@@ -29,7 +29,9 @@ enable -n echo test true false pwd [ kill
 PATH=/nonexistent
 readonly SANDBOXD_LOG
 command_not_found_handle() {
-  printf '%s\0' "$(($# + 1))" "$PWD" "$@" >> "$SANDBOXD_LOG"
+  local record
+  printf -v record '%s\x1c' "$PWD" "$@"
+  printf '%s\x1d' "${record//$'\n'/$'\x1e'}" >> "$SANDBOXD_LOG"
   case $1 in f*) return 1;; echo) printf '%s\n' "${*:2}";; esac
   return 0
 }
@@ -108,19 +110,15 @@ def run(texts: Sequence[str]) -> list[list[Run] | None]:
 def _records(path: Path) -> list[Run] | None:
     if not path.exists():
         return []
-    fields = path.read_bytes().split(b"\0")[:-1]
     out: list[Run] = []
-    index = 0
-    while index < len(fields):
-        count = fields[index]
-        if not count.isdigit() or index + int(count) >= len(fields):
-            return None
-        cwd, *words = [field.decode(errors="surrogateescape") for field in fields[index + 1 : index + 1 + int(count)]]
-        if not cwd.startswith("/"):
+    # Fields end with 0x1c, records with 0x1d; 0x1e is a newline, at which bash would flush half a record.
+    *records, rest = path.read_bytes().decode(errors="surrogateescape").split("\x1d")
+    for record in records:
+        cwd, *words = record.replace("\x1e", "\n").split("\x1c")[:-1] or [""]
+        if not cwd.startswith("/") or not words:
             return None
         out.append(Run(_relative(cwd), tuple(words)))
-        index += 1 + int(count)
-    return out
+    return None if rest else out
 
 
 def _relative(cwd: str) -> str:
