@@ -33,13 +33,16 @@ from sandboxd.model.effects import (
     Sensitivity,
 )
 from sandboxd.model.execution import (
+    UNLIMITED,
     ApprovalNeeded,
     Decided,
     EndKind,
     Event,
     Exited,
     Gap,
+    ModelText,
     Output,
+    Progress,
     Queued,
     Request,
     Result,
@@ -47,6 +50,7 @@ from sandboxd.model.execution import (
     Stream,
     Usage,
     Violation,
+    WindowSize,
 )
 from sandboxd.model.launch import (
     Backend,
@@ -85,6 +89,7 @@ from sandboxd.model.shell import (
 )
 
 __all__ = [
+    "UNLIMITED",
     "Act",
     "Analysis",
     "AnalysisContext",
@@ -118,6 +123,7 @@ __all__ = [
     "LayerState",
     "Limits",
     "Mode",
+    "ModelText",
     "Mount",
     "MountKind",
     "Needs",
@@ -131,6 +137,7 @@ __all__ = [
     "PlanRequest",
     "Probe",
     "Profile",
+    "Progress",
     "Queued",
     "Redirect",
     "RedirectOp",
@@ -155,6 +162,7 @@ __all__ = [
     "Unparsed",
     "Usage",
     "Violation",
+    "WindowSize",
     "Word",
     "WordFlag",
 ]

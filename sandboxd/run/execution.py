@@ -31,42 +31,27 @@ from sandboxd.model import (
     ExitStatus,
     Gap,
     Output,
+    Progress,
     Queued,
     Result,
     Started,
     Stdio,
     Stream,
     Usage,
+    WindowSize,
 )
+from sandboxd.run import pty
+from sandboxd.run.ended import CANCELLED_CODE, Ended, verdict
+from sandboxd.run.preview import decode, whole_characters
 from sandboxd.run.process import Process, open_pipes, read_cwd
-from sandboxd.run.spool import Spool
+from sandboxd.run.spool import Kept, Spool
 from sandboxd.run.streams import CHUNK, Feeder, Pump
 
 WINDOW = 1 << 20  # bytes a live follower may lie behind
 TAIL = CHUNK  # bytes of each stream kept when the spool is full
 STDERR_TAIL = 8192  # bytes of stderr kept for the search for violations
 MAX_OUTPUT = 256 << 20  # bytes of spool where neither profile nor request say
-TIMEOUT_CODE = 124  # as timeout(1)
-CANCELLED_CODE = 130  # as a shell after Ctrl-C
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a started command ended, before the engine adds what only it knows.
-
-    `code` is what a shell would report; `cause` is set for CANCELLED; `reported_cwd` is the shell's own claim.
-    """
-
-    kind: EndKind
-    code: int
-    signal: int | None
-    cause: str
-    usage: Usage
-    stdout_bytes: int
-    stderr_bytes: int
-    truncated: bool
-    reported_cwd: str | None
-    stderr_tail: str
+LAST_LINE = 200  # characters of the last line that a heartbeat shows
 
 
 @dataclass(slots=True, eq=False)
@@ -101,12 +86,21 @@ class Execution:
         self._spooled = {Stream.STDOUT: 0, Stream.STDERR: 0}
         self._tails = {Stream.STDOUT: bytearray(), Stream.STDERR: bytearray()}
         self._stderr_tail = bytearray()
+        self._terminal = -1  # our end of the command's terminal
+        self._recent = b""  # the end of what came last
+        self._beat: Progress | None = None
+        self._pulsing: asyncio.TimerHandle | None = None
         self._closed = False
 
     @property
     def started(self) -> bool:
         """Whether its box was started; it may have ended since."""
         return self._process is not None
+
+    @property
+    def followed(self) -> bool:
+        """Whether anybody follows it now."""
+        return bool(self._followers)
 
     # What the engine reports
 
@@ -139,24 +133,32 @@ class Execution:
         report_cwd: bool,
         max_output: int | None,
         profile: str,
+        terminal: WindowSize | None = None,
+        heartbeat: float = 0,
     ) -> Ended:
         """Start the box, follow it to its end, and leave nothing of it behind, however this ends.
 
         `timeout` and `grace` in seconds (`timeout` None = no limit; `grace` 0 = KILL at once), `max_output` in bytes of
-        spool. Raises what `start` raises (IsolationError), with nothing left over. Call it once.
+        spool, `heartbeat` in seconds (0 = none). On a `terminal` there is one stream, and stdin is open.
+        Raises what `start` raises (IsolationError), with nothing left over. Call it once.
         """
         assert not self._started, "an execution runs once"
         self._started = True
-        self._stdin = stdin
+        self._stdin = stdin or terminal is not None
         if self.cancelled.is_set():
             return self._ended(EndKind.CANCELLED, CANCELLED_CODE, None, Usage(), None)
         loop = asyncio.get_running_loop()
         self._spool.limit = MAX_OUTPUT if max_output is None else max_output
-        pipes = open_pipes(stdin=stdin, report_cwd=report_cwd)
+        if terminal is None:
+            pipes = open_pipes(stdin=stdin, report_cwd=report_cwd)
+        else:
+            pipes = pty.open_terminal(terminal, report_cwd=report_cwd)
+            self._terminal = pipes.stdout
         pump = self._pump = Pump(loop, self._take)
         pump.add(pipes.stdout, Stream.STDOUT)
-        pump.add(pipes.stderr, Stream.STDERR)
-        self._feeder.attach(loop, pipes.stdin)
+        if pipes.stderr >= 0:
+            pump.add(pipes.stderr, Stream.STDERR)
+        self._feeder.attach(loop, pipes.stdin, terminal=pipes.terminal)
         timer: asyncio.TimerHandle | None = None
         process: Process | None = None
         try:
@@ -169,16 +171,20 @@ class Execution:
             self._emit(Started(self._last + 1, self.id, box.enforcement, profile))
             if timeout is not None:
                 timer = loop.call_later(timeout, process.stop, EndKind.TIMED_OUT, "timeout")
+            if heartbeat > 0:
+                self._pulse(loop, heartbeat)
             status = await process.wait()
             pump.drain()
             self._flush_tails()
             usage = Usage(loop.time() - self._begin, status.user_seconds, status.system_seconds, status.max_rss)
             reported = read_cwd(pipes.cwd_report) if report_cwd else None
-            kind, code = _verdict(process.ending, status)
-            return self._ended(kind, code, status.signal, usage, reported)
+            kind, code = verdict(process.ending, status)
+            return self._ended(kind, code, status.signal, usage, reported, status)
         finally:
-            if timer is not None:
-                timer.cancel()
+            for each in (timer, self._pulsing):
+                if each is not None:
+                    each.cancel()
+            self._terminal = -1
             pump.close()
             self._feeder.close()
             if pipes.cwd_report >= 0:
@@ -200,7 +206,7 @@ class Execution:
         position = self._spool.seek(from_seq)
         follower = _Follower(position, self._spool.size - position <= WINDOW)
         self._followers.add(follower)
-        seq = from_seq
+        seq, beat = from_seq, self._beat
         try:
             while True:
                 while seq <= self._last:
@@ -214,6 +220,10 @@ class Execution:
                 if self.result is not None:
                     return
                 self._check_open()
+                if self._beat is not beat and self._beat is not None:
+                    beat = self._beat
+                    yield beat
+                    continue  # more may have come meanwhile
                 await self._changed()
         finally:
             self._followers.discard(follower)
@@ -231,6 +241,18 @@ class Execution:
         if not self._stdin:
             raise RequestError("this execution has no stdin", field="execution_id", fix="start it with `stdin` set")
         return self._feeder.write(offset, data, eof)
+
+    def resize(self, size: WindowSize) -> None:
+        """Change the size of its terminal. Raises RequestError when it has none, or does not run."""
+        if self._terminal < 0:
+            raise RequestError(f"execution `{self.id}` has no terminal now", field="execution_id", fix="start it with one")
+        pty.resize(self._terminal, size)
+
+    def kept(self) -> Kept:
+        """Its output as far as it was kept. After the end."""
+        assert self.result is not None or self._process is not None
+        behind = tuple(event for event in self._held.values() if isinstance(event, (Gap, Output)))
+        return Kept(self._spool.path, self._spool.size, behind, sum(self._bytes.values()))
 
     def signal(self, number: int) -> None:
         """Send a signal (1 to 64) to the command's process group. Raises RequestError when it does not run."""
@@ -272,8 +294,9 @@ class Execution:
             data = data[room:]
         offset = self._bytes[stream]
         self._bytes[stream] += len(data)
-        if stream is Stream.STDERR:
+        if stream is Stream.STDERR or self._terminal >= 0:
             _keep(self._stderr_tail, data, STDERR_TAIL)
+        self._recent = data[-4 * LAST_LINE :]
         at = asyncio.get_running_loop().time() - self._begin
         if self._spool.append(Output(self._last + 1, stream, offset, data, at)):
             self._last += 1
@@ -296,7 +319,32 @@ class Execution:
             if tail:
                 self._emit(Output(self._last + 1, stream, start, bytes(tail), at))
 
-    def _ended(self, kind: EndKind, code: int, signal: int | None, usage: Usage, cwd: str | None) -> Ended:
+    def _pulse(self, loop: asyncio.AbstractEventLoop, interval: float) -> None:
+        """Tell the followers that it still runs, again and again."""
+
+        def beat() -> None:
+            lines = decode([(Stream.STDOUT, whole_characters(self._recent))], cut=True).rstrip("\n")
+            self._beat = Progress(
+                seq=self._last,
+                execution_id=self.id,
+                elapsed=loop.time() - self._begin,
+                output_bytes=sum(self._bytes.values()),
+                last_line=lines[lines.rfind("\n") + 1 :][:LAST_LINE],
+            )
+            self._wake()
+            self._pulsing = loop.call_later(interval, beat)
+
+        self._pulsing = loop.call_later(interval, beat)
+
+    def _ended(
+        self,
+        kind: EndKind,
+        code: int,
+        signal: int | None,
+        usage: Usage,
+        cwd: str | None,
+        status: ExitStatus | None = None,
+    ) -> Ended:
         return Ended(
             kind=kind,
             code=code,
@@ -308,6 +356,7 @@ class Execution:
             truncated=any(self._bytes[s] - len(self._tails[s]) > self._spooled[s] for s in Stream),
             reported_cwd=cwd,
             stderr_tail=self._stderr_tail.decode("utf-8", "replace"),
+            status=status,
         )
 
     def _lagging(self, window: int) -> bool:
@@ -347,15 +396,6 @@ class Execution:
             if not waiter.done():
                 waiter.set_result(None)
         self._waiters.clear()
-
-
-def _verdict(ending: tuple[EndKind, str] | None, status: ExitStatus) -> tuple[EndKind, int]:
-    """The kind of end, and the status a shell would report."""
-    if ending is not None:
-        return ending[0], TIMEOUT_CODE if ending[0] is EndKind.TIMED_OUT else CANCELLED_CODE
-    if status.signal is not None:
-        return EndKind.SIGNALED, 128 + status.signal
-    return EndKind.EXITED, status.code if status.code is not None else 1
 
 
 def _keep(tail: bytearray, data: bytes, size: int) -> None:

@@ -21,19 +21,22 @@ MAX_CWD = 4096  # PATH_MAX
 
 @dataclass(slots=True)
 class Pipes:
-    """Both ends of a command's descriptors; -1 where there is none. `child` is what the box gets."""
+    """Both ends of a command's descriptors; -1 where there is none. `child` is what the box gets.
+
+    With a `terminal` all three streams are one: `stdin` and `stdout` are both our end of it, and there is no `stderr`.
+    """
 
     child: Stdio
     stdin: int
     stdout: int
     stderr: int
     cwd_report: int
+    terminal: bool = False
 
     def close_child(self) -> None:
         """Close the box's ends here, so that the end of the box is seen as end of file."""
-        for fd in (self.child.stdin, self.child.stdout, self.child.stderr, self.child.cwd_report):
-            if fd >= 0:
-                os.close(fd)
+        for fd in {self.child.stdin, self.child.stdout, self.child.stderr, self.child.cwd_report} - {-1}:
+            os.close(fd)
 
 
 def open_pipes(*, stdin: bool, report_cwd: bool) -> Pipes:

@@ -14,9 +14,11 @@ import bisect
 import os
 import struct
 from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 
 from sandboxd.errors import NotFound
-from sandboxd.model import Output, Stream
+from sandboxd.model import Event, Gap, Output, Stream
 
 HEADER = struct.Struct("<IQBQd")
 INDEX_EVERY = 64  # frames between two index entries
@@ -24,6 +26,50 @@ RECENT = 4  # frames kept in memory too, for followers that keep up
 
 _STREAMS = (Stream.STDOUT, Stream.STDERR)
 _NUMBER = {stream: number for number, stream in enumerate(_STREAMS)}
+
+
+def frames(path: str, size: int | None = None) -> Iterator[Output]:
+    """The events of a spool file in order, to `size` bytes or to the last whole frame. For any thread, and for what a
+    daemon that is gone left behind. A file that is not there is empty; one that cannot be read ends early."""
+    try:
+        file = open(path, "rb")  # noqa: SIM115  closed below, but only when it could be opened
+    except OSError:
+        return
+    with file:
+        end = os.fstat(file.fileno()).st_size if size is None else size
+        position = 0
+        while position + HEADER.size <= end:
+            header = file.read(HEADER.size)
+            if len(header) < HEADER.size:
+                return
+            length, seq, number, offset, at = HEADER.unpack(header)
+            position += HEADER.size + length
+            if number >= len(_STREAMS) or position > end:
+                return
+            data = file.read(length)
+            if len(data) < length:
+                return
+            yield Output(seq, _STREAMS[number], offset, data, at)
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What was kept of an ended execution's output. For any thread."""
+
+    path: str
+    size: int  # bytes of the spool
+    behind: tuple[Event, ...]  # what the full spool could not take: gaps, and the last bytes
+    output_bytes: int  # what the command wrote, kept or not
+
+    def chunks(self) -> Iterator[tuple[Stream, bytes]]:
+        """Both streams in the order of arrival; a line says where something is missing."""
+        for event in frames(self.path, self.size):
+            yield event.stream, event.data
+        for other in self.behind:
+            if isinstance(other, Gap):
+                yield other.stream, f"\n[{other.length} bytes of {other.stream.value} were not kept]\n".encode()
+            elif isinstance(other, Output):
+                yield other.stream, other.data
 
 
 class Spool:

@@ -8,6 +8,7 @@ reading. Only our own end of a pipe is non-blocking; the command's end stays as 
 from __future__ import annotations
 
 import asyncio
+import errno
 import fcntl
 import os
 import struct
@@ -21,6 +22,8 @@ from sandboxd.model import Stream
 CHUNK = 65536  # bytes; the size a pipe holds by default, and the best message size for the transport
 COALESCE = 0.004  # seconds that small writes may wait for company
 STDIN_BUFFER = 1 << 20  # bytes of stdin held for a command that does not read
+PTY_BUFFER = 1 << 20  # bytes; more than the kernel holds between the two ends of a terminal
+END_OF_FILE = b"\x04"  # what a terminal takes for it (VEOF)
 
 
 class Pump:
@@ -63,10 +66,11 @@ class Pump:
         are read, never waited for.
         """
         for fd, stream in tuple(self._fds.items()):
-            left = _readable_bytes(fd)
+            # A terminal tells less than it holds; what it holds is little.
+            left = PTY_BUFFER if os.isatty(fd) else _readable_bytes(fd)
             while left > 0:
                 try:
-                    data = os.read(fd, min(left, CHUNK))
+                    data = _read(fd, min(left, CHUNK))
                 except BlockingIOError:
                     break
                 if not data:
@@ -101,7 +105,7 @@ class Pump:
 
     def _readable(self, fd: int, stream: Stream) -> None:
         try:
-            data = os.read(fd, CHUNK)
+            data = _read(fd, CHUNK)
         except BlockingIOError:
             return
         if data:
@@ -136,6 +140,9 @@ class Feeder:
         self._queue: deque[bytes] = deque()
         self._buffered = 0
         self._fd = -1
+        self._terminal = False
+        self._midline = False
+        self._ended = False  # a terminal has been told
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def write(self, offset: int, data: bytes, eof: bool) -> int:
@@ -165,10 +172,14 @@ class Feeder:
         self._push()
         return self.accepted
 
-    def attach(self, loop: asyncio.AbstractEventLoop, fd: int) -> None:
-        """Take over the write end `fd`; -1 = the command has no stdin, and what is written goes nowhere."""
+    def attach(self, loop: asyncio.AbstractEventLoop, fd: int, *, terminal: bool = False) -> None:
+        """Take over the write end `fd`; -1 = the command has no stdin, and what is written goes nowhere.
+
+        A `terminal` is told of the end as a person would, and stays open.
+        """
         self._loop = loop
         self._fd = fd
+        self._terminal = terminal
         if fd < 0:
             self.close()
         else:
@@ -197,17 +208,35 @@ class Feeder:
             except BlockingIOError:
                 self._loop.add_writer(self._fd, self._push)
                 return
-            except BrokenPipeError:
+            except OSError:  # the command closed it (EPIPE), or its terminal is gone (EIO)
                 self.close()
                 return
+            self._midline = head[count - 1 : count] not in (b"\n", b"\r")
             self._buffered -= count
             if count == len(head):
                 self._queue.popleft()
             else:
                 self._queue[0] = head[count:]
         self._loop.remove_writer(self._fd)
-        if self._eof:
+        if self._eof and not self._terminal:
             self.close()
+        elif self._eof and not self._ended:
+            self._ended = True
+            # In the middle of a line the first one only hands over what was typed (termios(3), VEOF).
+            self._queue.append(END_OF_FILE * 2 if self._midline else END_OF_FILE)
+            self._push()
+
+
+def _read(fd: int, size: int) -> bytes:
+    """What is there, b"" at the end. A terminal whose other end is closed says EIO (pty(7)). Raises BlockingIOError."""
+    try:
+        return os.read(fd, size)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
+        return b""
 
 
 def _readable_bytes(fd: int) -> int:

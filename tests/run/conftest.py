@@ -16,7 +16,8 @@ from typing import Any
 import pytest
 
 from sandboxd.model import Box, EndKind, Enforcement, Event, ExitStatus, Output, Stdio, Stream
-from sandboxd.run.execution import Ended, Execution
+from sandboxd.run.ended import Ended
+from sandboxd.run.execution import Execution
 
 
 class LocalBox:

@@ -26,7 +26,8 @@ from sandboxd.model import (
     Stdio,
     Stream,
 )
-from sandboxd.run.execution import Ended, Execution
+from sandboxd.run.ended import Ended
+from sandboxd.run.execution import Execution
 from sandboxd.run.streams import STDIN_BUFFER
 
 from .conftest import LocalBox, Runner, gather_events, output, run_out, until

@@ -14,7 +14,8 @@ from sandboxd.isolation import backends
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.profiles import SHIPPED_DIR, load
 from sandboxd.model import Box, EndKind, Enforcement, Facts, Grant, GrantKind, PlanRequest, Result, Session, Started, Stdio
-from sandboxd.run.execution import Ended, Execution
+from sandboxd.run.ended import Ended
+from sandboxd.run.execution import Execution
 from tests._require import require
 
 from .conftest import _open_fds, gather_events, output, run_out, until
