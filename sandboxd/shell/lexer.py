@@ -233,7 +233,7 @@ class Lexer(ABC):
                 raise self.refuse("unparsed.quote", pos)
             value = ansi.decode(quoted.group()[:-1])
             if value is None:
-                raise self.refuse("unparsed.encoding", pos, quoted.end(), "an escape is not valid UTF-8 text")
+                raise self.refuse("unparsed.encoding", pos, quoted.end(), "an escape without a certain meaning")
             pieces.append(Part(PartKind.LITERAL, value, True))
             return quoted.end()
         if following == '"' and not is_quoted:
