@@ -8,8 +8,9 @@ import os
 import stat
 
 from sandboxd.model import Analysis, Facts, PathFact
+from sandboxd.observe.gitindex import tracked_env_files
 from sandboxd.observe.paths import Resolver
-from sandboxd.observe.repositories import Findings, Repositories, below
+from sandboxd.observe.repositories import MAX_LINK, Findings, Repositories, below, read_text
 from sandboxd.observe.tree import Forest
 from sandboxd.paths import expand_home, is_within, parents
 
@@ -33,10 +34,12 @@ def observe(analysis: Analysis, *, workspace: str, home: str, additional: tuple[
     roots = tuple(dict.fromkeys((workspace, *additional)))
     found = Findings()
     gits: list[str] = []
+    env_files: list[str] = []
     for root in roots:
         seen = _forest.look(root)
         found.protected.update(dict.fromkeys(seen.protected))
         gits += seen.gits
+        env_files += seen.env_files
         if seen.partial:
             found.notes[f"{PARTIAL}:{root}"] = None
     if not any(is_within(home, root) for root in roots):
@@ -50,6 +53,7 @@ def observe(analysis: Analysis, *, workspace: str, home: str, additional: tuple[
     paths += [PathFact(path, None) for path in analysis.wanted[MAX_WANTED:]]
     paths += _linked(found, resolver)
     untrusted = _untrusted(analysis, home, (*roots, *SHARED), path_env, resolver)
+    untracked = tuple(path for path in env_files if not _tracked(path, (*gits, *above)))
     values = (
         tuple(paths),
         tuple(found.repositories),
@@ -58,9 +62,10 @@ def observe(analysis: Analysis, *, workspace: str, home: str, additional: tuple[
         untrusted,
         tuple(found.armed_git),
         tuple(found.notes),
+        untracked,
     )
     fingerprint = hashlib.blake2b(repr(values).encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
-    return Facts(True, *values[:6], fingerprint=fingerprint, notes=values[6])
+    return Facts(True, *values[:6], fingerprint=fingerprint, notes=values[6], env_files=untracked)
 
 
 def _in_home(home: str) -> tuple[str, ...]:
@@ -78,6 +83,17 @@ def _above(workspace: str) -> tuple[str, ...]:
         if os.path.lexists(dot_git):
             return (dot_git,)
     return ()
+
+
+def _tracked(path: str, gits: tuple[str, ...]) -> bool:
+    """Whether git tracks a file of the workspace, as the index of the nearest repository around it says."""
+    for directory in parents(path):
+        dot_git = f"{directory.rstrip('/')}/.git"
+        if dot_git in gits:
+            text = "" if os.path.isdir(dot_git) else read_text(dot_git, MAX_LINK) or ""
+            git_dir = below(directory, text[8:].strip()) if text.startswith("gitdir: ") else dot_git
+            return os.path.relpath(path, directory) in tracked_env_files(git_dir)
+    return False
 
 
 def _owner(workspace: str) -> int:
