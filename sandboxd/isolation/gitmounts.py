@@ -58,9 +58,9 @@ def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence
     return opened, guarded
 
 
-def git_configs(request: PlanRequest, existing: Sequence[str]) -> tuple[str, ...]:
-    """The configurations that `git_entries` leaves writable for porcelain."""
+def git_configs(request: PlanRequest, existing: Sequence[str], granted: Sequence[str]) -> tuple[str, ...]:
+    """The configurations that `git_entries` leaves writable for porcelain though nobody granted them."""
     if request.promise or not request.git_porcelain or not request.profile.git_commit:
         return ()
     names = (f"{repository}/config" for repository in request.facts.repositories)
-    return tuple(path for path in names if path in existing)
+    return tuple(path for path in names if path in existing and not any(is_within(path, target) for target in granted))

@@ -95,6 +95,7 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         mounts.append(Mount(MountKind.READ_ONLY, path, path, optional=True, why="name resolution"))
     scratch = SCRATCH if request.promise and _kept_tmp(request) else TMP
     unix = bool(profile.unix_allow)
+    granted = [target_of(grant, request) for grant in request.grants if grant.kind is GrantKind.PROTECTED]
     return LaunchPlan(
         argv=("bash", "--noprofile", "--norc", "-c", request.text),
         cwd=request.cwd,
@@ -117,7 +118,7 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         must_stay_absent=planted,
         absent=absent,
         registry=session.registry if absent else "",
-        git_configs=git_configs(request, host.git),
+        git_configs=git_configs(request, host.git, granted),
         private=(scratch,) if request.promise or not _kept_tmp(request) else (),
     )
 

@@ -74,11 +74,19 @@ def settle(plan: LaunchPlan) -> tuple[str, ...]:
     """
     planted = tuple(path for path in plan.must_stay_absent if os.path.lexists(path))
     for path in planted:
-        if os.path.isdir(path) and not os.path.islink(path):
-            shutil.rmtree(path)
-        else:
-            os.unlink(path)
+        remove(path)
     return planted
+
+
+def remove(path: str) -> None:
+    """Remove whatever stands at an absolute path, a directory with all it holds; nothing is followed through a link.
+
+    Raises OSError.
+    """
+    if os.path.isdir(path) and not os.path.islink(path):
+        shutil.rmtree(path)
+    else:
+        os.unlink(path)
 
 
 def _check_way(base: str, rest: str, mount: Mount) -> None:

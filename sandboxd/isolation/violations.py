@@ -10,14 +10,15 @@ from __future__ import annotations
 import re
 
 from sandboxd.isolation import view
-from sandboxd.isolation.entries import NO_GRANT, OWN, PROMISE, PROTECTED, SECRET
-from sandboxd.model import LaunchPlan, NetworkMode, Violation
+from sandboxd.isolation.entries import ABSENT, NO_GRANT, OWN, PROMISE, PROTECTED, SECRET
+from sandboxd.model import ExitStatus, LaunchPlan, NetworkMode, Violation
 from sandboxd.paths import is_within, join
 
 MAX_VIOLATIONS = 8
 MAX_LINES = 400  # of the tail of stderr
 
 _READ_ONLY = re.compile(r"Read-only file system|EROFS|\[Errno 30\]")
+_NO_DEVICE = re.compile(r"No such device or address|ENXIO|\[Errno 6\]")
 _BUSY = re.compile(r"Device or resource busy|EBUSY|\[Errno 16\]")
 _DENIED = re.compile(r"Permission denied|EACCES|\[Errno 13\]")
 _REFUSED = re.compile(r"Operation not permitted|EPERM|\[Errno 1\]")
@@ -26,6 +27,10 @@ _NETWORK = re.compile(
     r"|Name or service not known|getaddrinfo|No address associated with hostname"
     r"|curl: \((?:5|6|7|28)\)(?!.*(?:localhost|127\.0\.0\.1|::1))"
 )
+_NO_FORK = re.compile(r"fork: (?:retry: )?Resource temporarily unavailable|can't start new thread|BlockingIOError: \[Errno 11\]")
+_TOO_LARGE = re.compile(r"File too large|EFBIG|\[Errno 27\]")
+_TOO_MANY = re.compile(r"Too many open files|EMFILE|\[Errno 24\]")
+_SIGKILL, _SIGXCPU, _SIGXFSZ = 9, 24, 25
 _PATH = re.compile(r"""['"`‘“]([^'"`’”\n]+)['"`’”]|(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
 _SHELL = re.compile(r"^(?:bash|sh): line \d+: (.+?): ")
 _TOOL_WORD = re.compile(r"(?:^|: )([^\s:'\"]+): (?:Read-only file system|Permission denied)")
@@ -53,11 +58,14 @@ def promise_broken(stderr_tail: str, plan: LaunchPlan) -> tuple[str, ...]:
 def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
     if _READ_ONLY.search(line):
         return _write(_path(line, plan), plan)
+    if _NO_DEVICE.search(line):
+        path = _path(line, plan)
+        return _write(path, plan) if any(is_within(path, each) for each in _absent(plan)) else None
     if _BUSY.search(line):
         path = _path(line, plan)
         return (
             _write(path, plan)
-            if path and any(is_within(path, each) or is_within(each, path) for each in plan.protected)
+            if path and any(is_within(path, each) or is_within(each, path) for each in (*plan.protected, *_absent(plan)))
             else None
         )
     if _DENIED.search(line) or _REFUSED.search(line):
@@ -67,7 +75,7 @@ def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
         seen = view.at(plan, path)
         if seen.reach is view.Reach.NONE:
             return _read(path, seen, plan)
-        if seen.reach is view.Reach.READ and seen.why == PROTECTED:
+        if seen.reach is view.Reach.READ and seen.why in (PROTECTED, ABSENT):
             return _write(path, plan)
         return None
     if plan.network is not NetworkMode.HOST and _NETWORK.search(line):
@@ -84,8 +92,8 @@ def _write(path: str, plan: LaunchPlan) -> Violation:
     if not path:
         return Violation("write", "", "the file system of the box is read-only there")
     seen = view.at(plan, path)
-    guard = next((each for each in plan.protected if is_within(path, each)), "")
-    if guard or seen.why == PROTECTED:
+    guard = next((each for each in (*plan.protected, *_absent(plan)) if is_within(path, each)), "")
+    if guard or seen.why in (PROTECTED, ABSENT):
         return Violation(
             "write", path, f"killswitch: `{guard or seen.mount.target}` is protected", advice="a person must allow it"
         )
@@ -95,6 +103,10 @@ def _write(path: str, plan: LaunchPlan) -> Violation:
         advice = "allow it by a rule or an approval, or add the directory to the profile's `[filesystem] write`"
         return Violation("write", path, "outside what the decision opened", advice=advice)
     return Violation("write", path, seen.why)
+
+
+def _absent(plan: LaunchPlan) -> tuple[str, ...]:
+    return tuple(path for path, _ in plan.absent)
 
 
 def _read(path: str, seen: view.View, plan: LaunchPlan) -> Violation:
@@ -120,3 +132,35 @@ def _path(line: str, plan: LaunchPlan) -> str:
             word = home + word[1:]
         return join(plan.cwd, word)
     return ""
+
+
+def limits_met(status: ExitStatus, stderr_tail: str, plan: LaunchPlan) -> tuple[Violation, ...]:
+    """The limits of the profile that a command ran into, as control groups, signals and error texts tell."""
+    limits, out = plan.limits, []
+
+    def met(name: str, value: object, what: str, confidence: str = "seen") -> None:
+        rule = f"profile `{plan.profile}`: limits.{name} = {value}"
+        out.append(Violation("limit", "", f"{rule}: {what}", confidence, f"raise `[limits] {name}` in a profile"))
+
+    if status.oom_kills:
+        met("memory", limits.memory, f"the kernel killed {status.oom_kills} of its processes for want of memory")
+    if status.pids_refused:
+        met("pids", limits.pids, "no more processes could be started")
+    elif limits.pids is not None and _NO_FORK.search(stderr_tail):
+        met("pids", limits.pids, "no more processes could be started", "inferred")
+    ended = status.signal or (status.code - 128 if status.code is not None and status.code > 128 else 0)
+    if limits.cpu is not None and ended in (_SIGXCPU, _SIGKILL) and status.user_seconds + status.system_seconds >= limits.cpu:
+        met("cpu", limits.cpu, "a process used up its processor time")
+    if limits.file_size is not None and (ended == _SIGXFSZ or _TOO_LARGE.search(stderr_tail)):
+        met("file_size", limits.file_size, "a file grew too large", "seen" if ended == _SIGXFSZ else "inferred")
+    if limits.open_files is not None and _TOO_MANY.search(stderr_tail):
+        met("open_files", limits.open_files, "too many files were open at once", "inferred")
+    return tuple(out)
+
+
+def vanished(status: ExitStatus, plan: LaunchPlan) -> tuple[str, ...]:
+    """A note on what a command left in a directory that is gone with its box; none when it left nothing."""
+    if not status.left:
+        return ()
+    place = " and ".join(plan.private)
+    return (f"{place} was the command's own and is gone with it, and so is {', '.join(status.left)}",)

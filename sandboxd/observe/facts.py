@@ -21,7 +21,7 @@ PARTIAL = "scan_partial"  # note: there may be more protected paths than were fo
 # Writable by every user of the machine: a program there is nobody's.
 SHARED = ("/tmp", "/var/tmp", "/dev/shm")  # noqa: S108  compared with, not written to
 
-_forest = Forest()
+forest = Forest()
 _repositories = Repositories()
 
 
@@ -36,7 +36,7 @@ def observe(analysis: Analysis, *, workspace: str, home: str, additional: tuple[
     gits: list[str] = []
     env_files: list[str] = []
     for root in roots:
-        seen = _forest.look(root)
+        seen = forest.look(root)
         found.protected.update(dict.fromkeys(seen.protected))
         gits += seen.gits
         env_files += seen.env_files
@@ -70,8 +70,8 @@ def observe(analysis: Analysis, *, workspace: str, home: str, additional: tuple[
 
 def _in_home(home: str) -> tuple[str, ...]:
     """The protected paths right in a home directory and in its .config."""
-    seen = _forest.look(home, 0).protected
-    return (*seen, *_forest.look(f"{home}/.config", 0).protected)
+    seen = forest.look(home, 0).protected
+    return (*seen, *forest.look(f"{home}/.config", 0).protected)
 
 
 def _above(workspace: str) -> tuple[str, ...]:
