@@ -78,8 +78,28 @@ class _Line:
         script = parse(self.text)
         self.unparsed = script.unparsed
         self._script(script, (self.context.cwd,), "", (), 0, None)
-        effects = [effect for command in self.commands for effect in command.effects]
-        read_only = self.unparsed is None and all(_reads(effect) for effect in effects)
+        read_only, destructive = self.unparsed is None, False
+        wanted: dict[str, None] = {}
+        programs: dict[str, None] = {}
+        git: list[Effect] = []
+        others = False  # whether something that is not git changes anything
+        for command in self.commands:
+            for effect in command.effects:
+                kind, target = effect.kind, effect.target
+                if kind is EffectKind.EXEC:
+                    if target is not None:
+                        programs[target] = None
+                    continue
+                reads = _reads(effect)
+                read_only = read_only and reads
+                destructive = destructive or (not reads and _destroys(effect))
+                if target is not None and kind in _PATH_KINDS:
+                    # Of a glob, the directory in front of it.
+                    wanted[literal_prefix(target) if effect.pattern else target] = None
+                if effect.because.startswith("git."):
+                    git.append(effect)
+                else:
+                    others = others or not reads
         return Analysis(
             text=self.text,
             cwd=self.context.cwd,
@@ -87,11 +107,11 @@ class _Line:
             unparsed=self.unparsed,
             read_only=read_only,
             concurrency_safe=read_only,
-            destructive=any(_destroys(effect) for effect in effects),
+            destructive=destructive,
             changes_cwd=script.changes_cwd,
-            wanted=_wanted(effects),
-            programs=tuple(dict.fromkeys(e.target for e in effects if e.kind is EffectKind.EXEC and e.target is not None)),
-            git=_git(self.levels, effects),
+            wanted=tuple(wanted),
+            programs=tuple(programs),
+            git=_git(self.levels, git, others),
         )
 
     def _script(
@@ -104,8 +124,12 @@ class _Line:
         about = _hints(script, hints)
         self.counters = _counters(script)
         feeds: dict[int, tuple[str, ...]] = {}
+        home = self.context.home
+        place = Place(bases, home, self.known, about)
         for command in script.subcommands:
-            place = Place(_places(command.cwds, bases, self.context.home), self.context.home, self.known, about)
+            cwds = _places(command.cwds, bases, home)
+            if cwds != place.cwds:
+                place = Place(cwds, home, self.known, about)
             feed = _feed(command, place, feeds)
             self._command(command, place, via, feed, depth, span)
         self.functions = outer
@@ -199,6 +223,7 @@ class _Line:
                         self.links.append((new.path, target.path))
 
 
+_NO_GIT = GitUse()
 _PATH_KINDS = frozenset((EffectKind.READ, EffectKind.WRITE, EffectKind.DELETE))
 
 
@@ -330,34 +355,20 @@ def _destroys(effect: Effect) -> bool:
     return (effect.kind is EffectKind.WRITE and effect.act is Act.TRUNCATE) or effect.code in ("system.device", "system.power")
 
 
-def _wanted(effects: list[Effect]) -> tuple[str, ...]:
-    """The paths whose real nature matters; of a glob, the directory in front of it."""
-    out: dict[str, None] = {}
-    for effect in effects:
-        if effect.target is None or effect.kind not in _PATH_KINDS:
-            continue
-        out[literal_prefix(effect.target) if effect.pattern else effect.target] = None
-    return tuple(out)
-
-
-def _git(levels: list[tuple[str, ...]], effects: list[Effect]) -> GitUse:
+def _git(levels: list[tuple[str, ...]], effects: list[Effect], others: bool) -> GitUse:
+    """`effects` are git's own."""
     names: list[str] = []
-    others = False
     for level in levels:
         for ident in level:
             tool, _, sub = ident.partition(".")
             if tool == "git":
                 names.append(sub.partition(".")[0])
+    if not names:
+        return _NO_GIT
+    writes = odd = False
     for effect in effects:
-        ours = effect.because.startswith("git.")
-        if not ours and not _reads(effect):
-            others = True
-    writes = [effect for effect in effects if effect.because.startswith("git.") and effect.code in ("git.write", "git.worktree")]
-    odd = any(
-        effect.because.startswith("git.")
-        and not _reads(effect)
-        and effect.code not in ("git.write", "git.worktree")
-        and effect.kind is not EffectKind.NETWORK
-        for effect in effects
-    )
-    return GitUse(bool(names), bool(writes) and not others and not odd, tuple(dict.fromkeys(names)))
+        if effect.code in ("git.write", "git.worktree"):
+            writes = True
+        elif not _reads(effect) and effect.kind is not EffectKind.NETWORK:
+            odd = True
+    return GitUse(True, writes and not others and not odd, tuple(dict.fromkeys(names)))

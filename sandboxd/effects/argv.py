@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from sandboxd.effects.rows import Arity, Level, Operand, Option, Table, When
 from sandboxd.model import Part, PartKind, Span, Word, WordFlag
@@ -26,8 +27,7 @@ class Problem:
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class Given:
+class Given(NamedTuple):
     """One option as given. `value` is None when it has none."""
 
     option: Option
@@ -164,7 +164,7 @@ class _Reading:
         parsed.passed.append(level)
         if level.exact:
             rest = self.words[self.at :]
-            values = tuple(word.value for word in rest)
+            values = tuple([word.value for word in rest])
             parsed.exact = values in level.exact and not any(several(word) for word in rest)
             if parsed.exact:
                 self.at = len(self.words)
@@ -201,7 +201,7 @@ class _Reading:
         parsed = self.parsed
         level = parsed.level
         plain = self.ended or starts_plainly(word, "-+" if level.plus else "-")
-        if level.subs and not parsed.operands and not level.operands:
+        if level.subs and not parsed.operands and (not level.operands or (plain and self._may_be_sub(word))):
             self._problem("opaque.unlisted_subcommand", word, word.prefix)
         elif not plain:
             if self._attached(word):
@@ -217,6 +217,17 @@ class _Reading:
             self.at = len(self.words)
         elif not level.permute and plain and not several(word):
             self.ended = True
+
+    def _may_be_sub(self, word: Word) -> bool:
+        """Whether a word of unknown text, or that has several, can name a subcommand."""
+        level = self.parsed.level
+        if word.values:
+            return any(level.sub(value) is not None for value in word.values)
+        for name in level.subs:
+            head, star, _ = name.partition("*")
+            if head.startswith(word.prefix) or (star and word.prefix.startswith(head)):
+                return True
+        return False
 
     def _plain_pair(self, word: Word) -> bool:
         """Take `of=$x` as the `key=value` operand it is; a word that may be any of them is a problem."""

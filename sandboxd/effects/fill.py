@@ -10,7 +10,7 @@ from sandboxd.effects import argv
 from sandboxd.effects.argv import Given, several
 from sandboxd.effects.call import Call, is_literal
 from sandboxd.effects.languages.readers import READERS
-from sandboxd.effects.roles import ROLES, Role
+from sandboxd.effects.roles import ROLES, TEXT, Role
 from sandboxd.effects.rows import Level, Operand, Standing, When
 from sandboxd.effects.targets import Place, Target, fragments, moved, resolve
 from sandboxd.model import Direction, EffectKind, Sensitivity, Span, Word
@@ -27,6 +27,10 @@ class _Filling:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.appended = call.appended
+        loose = sum([several(word) for word in call.parsed.operands])
+        # How many operands there are: at least, and at most when that is known.
+        self.least = len(call.parsed.operands) - loose
+        self.most = None if loose or call.appended else self.least
 
     def run(self) -> None:
         call = self.call
@@ -39,7 +43,7 @@ class _Filling:
         if self.appended and not level.inert and not self._behind_end():
             call.opaque("opaque.dynamic_option", f"{level.id}.appended", call.span, "", call.mentions())
         self._chdir()
-        whens = [when for when in level.when if argv.matches(when, parsed.names, *self._count())]
+        whens = [when for when in level.when if argv.matches(when, parsed.names, self.least, self.most)]
         call.edit = level.edit or any(when.edit for when in whens)
         for standing in level.effects:
             self._standing(standing, f"{level.id}.effects")
@@ -67,7 +71,10 @@ class _Filling:
     def _network(self) -> None:
         """Any unknown word of a command that talks to a host can carry data out; credentials are named."""
         call = self.call
-        if not any(effect.kind is EffectKind.NETWORK for effect in call.effects):
+        for effect in call.effects:
+            if effect.kind is EffectKind.NETWORK:
+                break
+        else:
             return
         dynamic = self.appended or any(not is_literal(word) for word in call.words)
         keys = call.parsed.table.credentials
@@ -80,13 +87,6 @@ class _Filling:
         call = self.call
         words = [word.value for word in call.words]
         return "--" in words or (not call.parsed.level.permute and bool(call.parsed.operands))
-
-    def _count(self) -> tuple[int, int | None]:
-        operands = self.call.parsed.operands
-        loose = sum(several(word) for word in operands)
-        if loose or self.appended:
-            return len(operands) - loose, None
-        return len(operands), len(operands)
 
     def _chdir(self) -> None:
         """Options that change the directory count for all paths of the command, wherever they stand; tar reads its own."""
@@ -130,6 +130,8 @@ class _Filling:
 
     def _given(self, given: Given) -> None:
         option = given.option
+        if option.role is TEXT and option.values is None and not option.effects:
+            return
         call = self.call
         because = f"{call.id}.{option.names[-1]}"
         role = option.role
@@ -268,6 +270,13 @@ class _Filling:
                     "opaque.unlisted_operand", f"{level.id}.unlisted", operands[0].span, operands[0].prefix, call.mentions()
                 )
             return
+        if self.most is not None and len(specs) == 1 and len(specs[0]) == 1 and specs[0][0].many:
+            role = specs[0][0].role
+            if role is not TEXT:
+                call.sources = operands if role.name in _SOURCES else []
+                for word in operands:
+                    yield word, (role,)
+            return
         pairs: list[tuple[Word, list[Role]]] = [(word, []) for word in operands]
         for spec in specs:
             self._assign(spec, pairs)
@@ -287,7 +296,7 @@ class _Filling:
 
     def _specs(self, whens: list[When], level: Level) -> list[tuple[Operand, ...]]:
         """The operand lists that can be in force: one, unless the number of operands is not known."""
-        sure = self._count()[1] is not None
+        sure = self.most is not None
         out = []
         for when in whens:
             if when.operands is not None:
@@ -332,8 +341,8 @@ class _Filling:
 
 
 _NESTS = ("command", "code.rest")
-# How values say that the contents of a file are meant: the AWS command line, the Azure command line, httpie and others.
-_FILE_MARKS = ("@", "file://", "fileb://")
+# How values say that the contents of a file are meant: aws, az, gh, kubectl.
+_FILE_MARKS = ("@", "file://", "fileb://", "go-template-file=", "templatefile=", "jsonpath-file=", "custom-columns-file=")
 # Opaque roles whose words are program text.
 _CODE = frozenset(("opaque.code", "opaque.script"))
 # Opaque roles whose own word names what is read, not what is touched.

@@ -6,8 +6,8 @@ Never guesses: what no table lists, and every word that could be an option or co
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import several
@@ -38,6 +38,7 @@ from sandboxd.paths import normalize
 SYSTEM_BINS = frozenset(("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"))
 # Notes of the shell stage on what is understood here: exec and eval by their tables, a function by its own commands.
 _TOLD = frozenset(("shell.exec", "shell.eval", "shell.function_shadows"))
+_HERE = frozenset((RedirectOp.HEREDOC, RedirectOp.HERESTRING))
 _NET_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
@@ -47,8 +48,7 @@ class Finder(Protocol):
     def find(self, name: str) -> tuple[Table, ...]: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(NamedTuple):
     """What is known around a subcommand. `feed` are literal pieces that come in by standard input."""
 
     tables: Finder
@@ -61,8 +61,7 @@ class Context:
     span: Span | None = None  # where to point to, for commands inside a word
 
 
-@dataclass(frozen=True, slots=True)
-class Inferred:
+class Inferred(NamedTuple):
     """`inner` tells which nested command is the wrapped one (-1 = none): the argv views go through it."""
 
     effects: tuple[Effect, ...]
@@ -160,7 +159,7 @@ class _Inference:
         word = redirect.target
         if word.flags:
             self._flags(word)
-        if redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING):
+        if redirect.op in _HERE:
             return
         if isinstance(redirect.fd, str):
             self.effects.append(Effect(EffectKind.ENV, "redirect.fd", redirect.span, redirect.fd))
@@ -221,8 +220,10 @@ class _Inference:
         self.levels.append(parsed.level.id)
         call = Call(name, words, parsed, self.place, head.span, self.context.environment)
         call.feed = self.context.feed
-        call.piped = self.command.piped_in or any(redirect.reads for redirect in self.command.redirects)
-        call.heredoc = any(redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING) for redirect in self.command.redirects)
+        call.piped = self.command.piped_in
+        for redirect in self.command.redirects:
+            call.piped = call.piped or redirect.reads
+            call.heredoc = call.heredoc or redirect.op in _HERE
         call.appended = self.context.appended
         self.wrapper = table.wrapper
         if not parsed.exact:

@@ -267,6 +267,11 @@ operands = []
 effects = ["secret"]
 [sub.plain]
 operands = ["text"]
+[sub.host]
+operands = ["text"]
+[sub.host.sub."*://*|plain"]
+operands = []
+effects = ["secret"]
 """
 
 
@@ -278,6 +283,12 @@ operands = ["text"]
         ("brew ec2 run-vms", "opaque.unlisted_subcommand"),
         ("brew ec2 list-keys", "secret.output"),
         ("brew ec2", "opaque.unlisted_subcommand"),
+        ("brew host a", "read-only"),
+        ("brew host x://y", "secret.output"),
+        ("brew host ://", "secret.output"),
+        ("brew host y:/", "read-only"),
+        ("brew host x://${X}", "opaque.unlisted_subcommand"),
+        ("brew host pla${X}", "opaque.unlisted_subcommand"),
         ("brew", "opaque.unlisted_subcommand"),
         ("brew plain x", "read-only"),
         ("brew plain describe-vms", "read-only"),

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Shells: `-c TEXT` is analysed like the line itself; a script, standard input and start-up files are OPAQUE.
 
-The text is read as bash reads it. Where a POSIX shell reads it otherwise, and for shells with a grammar of their own,
-what is found is evidence only: the command stays OPAQUE.
+The text is read as bash reads it. Where a POSIX shell, or one with a grammar of its own, may read it otherwise, what is
+found is evidence only: the command stays OPAQUE.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ _BASH = frozenset(("bash", "rbash"))
 _POSIX = frozenset(("sh", "dash", "ash"))
 # In a POSIX shell `$'` is a dollar and a quote, `[[` the name of a command, `((` two subshells (POSIX.1-2017, XCU 2).
 _NOT_POSIX = re.compile(r"\$'|\[\[(?:\s|\Z)|(?<!\$)\(\(")
+# Plain words, quotes, pipes and lists: all shells read these alike. No `=` (zsh looks up `=name`), no expansion, no redirect.
+_PLAIN = re.compile(r"[\w ./:,@%+|&;\"'-]*\Z", re.ASCII)
 
 
 def read(call: Call) -> None:
@@ -45,6 +47,7 @@ def read(call: Call) -> None:
 def _dialect(call: Call, text: str | None) -> None:
     if text is None or call.name in _BASH:
         return
-    if call.name not in _POSIX or _NOT_POSIX.search(text):
+    known = _NOT_POSIX.search(text) is None if call.name in _POSIX else _PLAIN.match(text) is not None
+    if not known:
         detail = "read as bash, which this shell may understand otherwise"
         call.opaque("opaque.code", f"{call.id}.dialect", call.span, detail, call.mentions(True))

@@ -1,0 +1,118 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Effects and what follows from them, beyond lexing and grammar; the cache; the tables in memory."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from time import perf_counter
+
+import bashlex
+
+from benchmarks.measure import Case, duration, figure
+from sandboxd.analyze import TABLES, _Line, analyze
+from sandboxd.effects.tables import Tables
+from sandboxd.model import AnalysisContext
+from sandboxd.shell.script import parse
+
+CONTEXT = AnalysisContext("/home/ada/work", "/home/ada", "/home/ada/work")
+# Lines of the kind that agents send; another file of rows with `cmd` can be measured by naming it here.
+ROWS = os.environ.get("SANDBOXD_BENCH_COMMANDS", "")
+LINES = (
+    "ls -la",
+    "git status",
+    "cat README.md | head -50",
+    "cd src && grep -rn 'def main' --include=*.py . | head -20",
+    "find . -type f -name '*.py' -not -path './.venv/*' | xargs wc -l | sort -n | tail",
+    "python3 -m pytest tests/unit -q 2>&1 | tail -30",
+    "git diff HEAD~1 --stat && git log --oneline -5",
+    "sed -n '10,60p' src/app/main.py",
+    'for f in a b c; do echo "$f"; wc -l "$f.txt"; done',
+    "mkdir -p build && cp -r src/* build/ && rm -rf build/tmp",
+    "awk -F: '$3 > 1000 {print $1}' /etc/passwd | sort -u",
+    "if [ -f package.json ]; then npm test; else echo 'no tests'; fi",
+    "curl -s https://example.com/api | jq -r '.items[].name'",
+    "docker ps --format '{{.Names}}' | grep web",
+    "tar czf out.tgz -C build . && ls -lh out.tgz",
+    "echo 'hello' > notes.txt; cat notes.txt",
+)
+
+
+def _commands() -> list[str]:
+    """The lines to measure on; those that bashlex refuses have nothing to be compared with."""
+    found = [json.loads(row)["cmd"] for row in Path(ROWS).read_text().splitlines() if row.strip()] if ROWS else list(LINES)
+    return [text for text in found if _parses(text)]
+
+
+def _parses(text: str) -> bool:
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            bashlex.parse(text)
+    except Exception:  # bashlex raises eight kinds
+        return False
+    return True
+
+
+def _best(work: Callable[[], object], times: int = 3) -> float:
+    """Seconds of the fastest of some runs."""
+    best = float("inf")
+    for _ in range(times):
+        started = perf_counter()
+        work()
+        best = min(best, perf_counter() - started)
+    return best
+
+
+def _ratio() -> float:
+    """Median over the lines of (whole analysis - shell stage) / one bare bashlex parse, all warm."""
+    ratios = []
+    for text in _commands():
+        theirs = _best(lambda text=text: bashlex.parse(text))  # type: ignore[misc]  # mypy infers no type for a lambda with a default
+        shell = _best(lambda text=text: parse(text))  # type: ignore[misc]  # likewise
+        whole = _best(lambda text=text: _Line(text, CONTEXT, TABLES).run())  # type: ignore[misc]  # likewise
+        ratios.append((whole - shell) / theirs)
+    return median(ratios)
+
+
+def _resident() -> float:
+    """MB of memory that the tables of the lines' tools add to a process that has loaded everything else."""
+    program = (
+        "import json,sys,psutil\n"
+        "from sandboxd.analyze import TABLES, analyze\n"
+        "from sandboxd.shell.script import parse\n"
+        "from benchmarks.bench_effects import CONTEXT, _commands\n"
+        "commands = _commands()\n"
+        "[parse(text) for text in commands]\n"
+        "names = {word for text in commands for word in text.replace('|', ' ').split()}\n"
+        "analyze('true', CONTEXT)\n"
+        "me = psutil.Process()\n"
+        "before = me.memory_info().rss\n"
+        "[TABLES.find(name) for name in names]\n"
+        "print((me.memory_info().rss - before) / 1e6)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=Path(__file__).parent.parent
+    )
+    return float(done.stdout)
+
+
+def _load_git() -> object:
+    return Tables().find("git")
+
+
+def cases() -> list[Case]:
+    line = LINES[4]
+    return [
+        figure("effects.beyond_shell_vs_bashlex", _ratio, unit="x", goal=0.35, rounds=3),
+        duration("effects.cached", lambda: analyze(line, CONTEXT), unit="us", goal=20),
+        duration("effects.one_pipeline", lambda: _Line(line, CONTEXT, TABLES).run(), unit="us"),
+        duration("effects.largest_table", _load_git, unit="ms", rounds=20),
+        figure("effects.tables_rss", _resident, unit="MB", goal=10),
+    ]
