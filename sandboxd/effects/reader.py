@@ -133,8 +133,6 @@ class _Reader:
         self._check(level)
         subs: dict[str, dict[str, Any]] = {}
         for key, group in self._mapping(data, "sub").items():
-            if any(name.count("*") > 1 for piece in key.split() for name in piece.split("|")):
-                self.fail(key, f"`sub.{key}` of `{ident}` has more than one `*` in a name")
             if not isinstance(group, dict):
                 self.fail(key, f"`sub.{key}` of `{ident}` must be a table")
             self._keys(group, _LEVEL_KEYS, f"{ident}.{key}")

@@ -94,12 +94,21 @@ class Level:
     def sub(self, word: str) -> Level | None:
         """The subcommand that `word` names: by its own name, else by the longest glob that fits."""
         found = self.subs.get(word)
-        if found is None:
-            for name in self.globs:
-                head, _, tail = name.partition("*")
-                if word.startswith(head) and word.endswith(tail) and len(word) >= len(name) - 1:
-                    return self.subs[name]
+        if found is None and self.globs:
+            found = next((self.subs[name] for name in self.globs if _fits(name, word)), None)
         return found
+
+
+def _fits(glob: str, word: str) -> bool:
+    head, *middle, tail = glob.split("*")
+    at, end = len(head), len(word) - len(tail)
+    if at > end or not word.startswith(head) or not word.endswith(tail):
+        return False
+    for piece in middle:
+        at = word.find(piece, at, end) + len(piece)
+        if at < len(piece):
+            return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)
