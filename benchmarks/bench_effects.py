@@ -90,7 +90,7 @@ def _resident() -> float:
         "from benchmarks.bench_effects import CONTEXT, _commands\n"
         "commands = _commands()\n"
         "[parse(text) for text in commands]\n"
-        "names = {word for text in commands for word in text.replace('|', ' ').split()}\n"
+        "names = set(TABLES.names()) & {word for text in commands for word in text.replace('|', ' ').split()}\n"
         "analyze('true', CONTEXT)\n"
         "me = psutil.Process()\n"
         "before = me.memory_info().rss\n"
