@@ -9,6 +9,7 @@ from sandboxd.model import EndKind, ExitStatus, Usage
 
 TIMEOUT_CODE = 124  # as timeout(1)
 CANCELLED_CODE = 130  # as a shell after Ctrl-C
+KILL = 9  # SIGKILL
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,8 @@ def verdict(ending: tuple[EndKind, str] | None, status: ExitStatus) -> tuple[End
     """The kind of end, and the status a shell would report. `ending`: who ended it, None when it ended by itself."""
     if ending is not None:
         return ending[0], TIMEOUT_CODE if ending[0] is EndKind.TIMED_OUT else CANCELLED_CODE
+    if status.oom_kills and (status.signal == KILL or status.code == 128 + KILL):
+        return EndKind.OUT_OF_MEMORY, 128 + KILL
     if status.signal is not None:
         return EndKind.SIGNALED, 128 + status.signal
     return EndKind.EXITED, status.code if status.code is not None else 1
