@@ -27,7 +27,8 @@ from sandboxd.client import address as addresses
 from sandboxd.config import Config, Directories
 from sandboxd.errors import SandboxdError
 from sandboxd.isolation import backends, bwrap, cgroups, landlock
-from sandboxd.model import Layer, Probe, Strength
+from sandboxd.isolation.box import SYSTEM_PATH
+from sandboxd.model import Enforcement, Probe, Strength
 
 CANARY_PLACE = "/var/tmp"  # noqa: S108  a place that exists everywhere and that no profile opens
 CANARY_TIMEOUT = 20.0  # seconds
@@ -83,7 +84,10 @@ def _findings() -> Iterator[Finding]:
     yield _control_groups()
     probes = backends.probe_all()
     for probe in probes:
-        yield from _sandbox(probe)
+        yield _rung(probe)
+    strongest = next((probe.enforcement for probe in probes if probe.works and probe.enforcement is not None), None)
+    if strongest is not None:
+        yield from _uncovered(strongest)
     dirs = settings.directories()
     yield _sockets(dirs)
     try:
@@ -92,7 +96,7 @@ def _findings() -> Iterator[Finding]:
         yield Finding("configuration", Verdict.FAIL, error.message, error.fix or "correct the file")
         return
     yield Finding("configuration", Verdict.PASS, f"profile `{config.isolation.profile}`, directories {dirs.config}, {dirs.state}")
-    if any(probe.works for probe in probes):
+    if probes[0].works:
         yield _canary(config, dirs)
     yield Finding("classifier", Verdict.WARN, "not in this version: mode `auto` asks a human instead")
 
@@ -103,9 +107,9 @@ def _python() -> Finding:
 
 
 def _bubblewrap() -> Finding:
-    found = shutil.which("bwrap", path=bwrap.SYSTEM_PATH)
+    found = shutil.which("bwrap", path=SYSTEM_PATH)
     if found is None:
-        return Finding("bwrap", Verdict.FAIL, f"not found in {bwrap.SYSTEM_PATH}", bwrap.FIX_INSTALL)
+        return Finding("bwrap", Verdict.FAIL, f"not found in {SYSTEM_PATH}", bwrap.FIX_INSTALL)
     return Finding("bwrap", Verdict.PASS, found)
 
 
@@ -132,28 +136,37 @@ def _landlock() -> Finding:
 
 
 def _control_groups() -> Finding:
-    found = cgroups.available()
-    if not found:
+    found = cgroups.found()
+    if not found.places:
         said = "none can be made here; limits on processes and memory are rlimits, which count per process"
-        return Finding("cgroups", Verdict.WARN, said, "run the daemon where it may make control groups, if you need such limits")
-    return Finding("cgroups", Verdict.PASS, ", ".join(sorted(found)))
+        fix = "delegate a control group to the daemon (`Delegate=yes` in its systemd unit), if you need such limits"
+        return Finding("cgroups", Verdict.WARN, said, fix)
+    return Finding("cgroups", Verdict.PASS, f"version {found.version}: {', '.join(sorted(found.places))}")
 
 
-def _sandbox(probe: Probe) -> Iterator[Finding]:
-    """What a real trial sandbox of one backend showed, layer by layer."""
+def _rung(probe: Probe) -> Finding:
+    """What a real trial run of one backend showed. Only the first is used where a profile says nothing."""
     name = f"sandbox ({probe.backend})"
+    first = probe.backend == backends.BACKENDS[0].name
     if not probe.works or probe.enforcement is None:
-        yield Finding(name, Verdict.FAIL, probe.error or "the trial failed", probe.fix)
-        return
+        verdict = Verdict.FAIL if first else Verdict.WARN
+        return Finding(name, verdict, probe.error or "the trial failed", probe.fix)
     overall = probe.enforcement.overall
-    yield Finding(name, Verdict.PASS if overall is Strength.FULL else Verdict.WARN, f"a trial ran; enforcement {overall.value}")
-    states = {state.layer: state for state in probe.enforcement.layers}
-    for layer in Layer:
-        state = states.get(layer)
-        strength = Strength.NONE if state is None else state.strength
-        if strength is not Strength.FULL:
-            lacking = ", ".join(state.missing) if state is not None else ""
-            yield Finding(f"layer {layer.value}", Verdict.WARN, f"{strength.value}{f': {lacking}' if lacking else ''}", probe.fix)
+    said = f"a trial ran; enforcement {overall.value}"
+    if not first:
+        said += f'; used where a profile says `fallback = ["{probe.backend}"]` and nothing stronger works'
+        return Finding(name, Verdict.PASS, said)
+    return Finding(name, Verdict.PASS if overall is Strength.FULL else Verdict.WARN, said)
+
+
+def _uncovered(enforcement: Enforcement) -> Iterator[Finding]:
+    """What the strongest working backend does not enforce on this machine, and what none of them does."""
+    for state in enforcement.layers:
+        if state.strength is not Strength.FULL:
+            lacking = f": {', '.join(state.missing)}" if state.missing else ""
+            yield Finding(f"not covered ({state.layer.value})", Verdict.WARN, f"{state.strength.value}{lacking}")
+    for gap in backends.GAPS:
+        yield Finding("not covered", Verdict.PASS, gap)
 
 
 def _sockets(dirs: Directories) -> Finding:

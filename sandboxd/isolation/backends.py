@@ -19,6 +19,14 @@ __all__ = ["BACKENDS", "choose", "host_facts", "probe_all", "shortfall"]
 BACKENDS: tuple[Backend, ...] = (Bwrap(), Unboxed("landlock", confines=True), Unboxed("none", confines=False))
 
 BARE = "none"
+# What no backend enforces on any machine, in words; docs/threat-model.md says more of each.
+GAPS: tuple[str, ...] = (
+    "the kernel is shared: a bug in it is a way out",
+    'an allowed network (`mode = "host"`) is open to every address',
+    "what a command may read it may print; a secret in a file with an innocent name is not hidden",
+    "a repository or a settings file deep in the workspace that a command creates is found when it has ended, not before",
+    "the disk: a session's /tmp and the workspace are bounded by `file_size` only",
+)
 
 
 def probe_all() -> tuple[Probe, ...]:
