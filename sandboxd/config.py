@@ -63,11 +63,18 @@ class RunSettings:
     max_output: int = 1 << 30  # bytes of one execution that are kept
     max_executions: int = 256  # running or waiting at once, for the whole daemon
     keep_finished: int = 1000  # finished executions that stay attachable
+    heartbeat: float = 10.0  # seconds between two signs of life of a command that runs; 0 = none
+    max_result_chars: int = 50_000  # characters of one result that a model reads; beyond, a preview and a file
+    max_batch_chars: int = 200_000  # characters of all results of a batch
+    max_result_bytes: int = 400_000  # bytes of output beyond which a result is always a preview
+    spill_quota: int = 1 << 30  # bytes of all stored results together
+    spill_age: float = 7 * 86_400.0  # seconds a stored result, or the output of an earlier daemon, is kept
 
 
 @dataclass(frozen=True, slots=True)
 class ApprovalSettings:
     expires: float = 600.0  # seconds until an unanswered approval counts as DENY
+    front_end: bool = False  # an agent's front-end may answer its own sessions' approvals, with their approval secret
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +98,12 @@ _RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("run", "max_output"): (1 << 16, 1 << 40),
     ("run", "max_executions"): (1, 10_000),
     ("run", "keep_finished"): (0, 100_000),
+    ("run", "heartbeat"): (0, 3600),
+    ("run", "max_result_chars"): (0, 10_000_000),
+    ("run", "max_batch_chars"): (0, 100_000_000),
+    ("run", "max_result_bytes"): (0, 16 << 20),
+    ("run", "spill_quota"): (0, 1 << 40),
+    ("run", "spill_age"): (0, 366 * 86_400),
     ("approvals", "expires"): (1, 86_400),
 }
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")

@@ -21,7 +21,7 @@ from sandboxd.api.server import Server, build_server
 from sandboxd.config import Config, Directories
 from sandboxd.engine import Engine, State
 from sandboxd.errors import ConfigError, SandboxdError, Unavailable
-from sandboxd.isolation import backends
+from sandboxd.isolation import backends, mountpoints
 from sandboxd.record.audit import Record
 from sandboxd.sessions import Role
 
@@ -51,11 +51,13 @@ async def running(config: Config, dirs: Directories, *, owner: bool = True) -> A
         try:
             if owner:
                 record.close_open_executions("daemon_restart")
+                record.close_open_approvals("approval_expired: the daemon stopped before anybody answered")
             engine = Engine(config, dirs, record, ())
             servers: list[Server] = []
             try:
                 for role, name in SOCKETS.items():
                     servers.append(await _listen(engine, role, f"{dirs.runtime}/{name}"))
+                await asyncio.to_thread(mountpoints.recover, f"{dirs.state}/mountpoints")
                 engine.set_probes(await asyncio.to_thread(backends.probe_all))
                 for server in servers:
                     server.set_serving(engine.state is State.SERVING)

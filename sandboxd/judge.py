@@ -65,6 +65,10 @@ class Judged:
         """The same question when nobody is left who could answer."""
         return self._again(dataclasses.replace(self.inputs, headless=True))
 
+    def under(self, mode: Mode) -> Judged:
+        """The same question in another mode."""
+        return self._again(dataclasses.replace(self.inputs, mode=mode))
+
     @staticmethod
     def _again(inputs: Inputs) -> Judged:
         return Judged(inputs, evaluate(inputs))
@@ -81,6 +85,8 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
     facts = Facts()
     if question.observed:
         facts = observe(analysis, workspace=scope.workspace, home=scope.home, additional=scope.additional, path_env=BOX_PATH)
+    if scope.guarded:  # as the targets of core.hooksPath: what runs there runs outside the box
+        facts = dataclasses.replace(facts, hooks_paths=(*facts.hooks_paths, *scope.guarded))
     inputs = Inputs(
         analysis=analysis,
         rules=question.rules,

@@ -3,148 +3,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import os
 import pwd
 import secrets
 import shutil
-import stat
 import tempfile
-import time
-from dataclasses import dataclass
-from enum import Enum, unique
 
-from sandboxd import config as settings
-from sandboxd import trust
 from sandboxd.config import Config, Directories
-from sandboxd.consult.hookdefs import Hook, parse_hooks_claude, parse_hooks_toml
-from sandboxd.errors import ConfigError, Exhausted, Forbidden, NotFound, RequestError
-from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session, Source
+from sandboxd.errors import Exhausted, Forbidden, NotFound, RequestError
+from sandboxd.isolation import environment
+from sandboxd.model import Behavior, Mode, Session, Source
 from sandboxd.paths import expand_home, is_within, join
-from sandboxd.policy import rules, sources
+from sandboxd.policy import rules
+from sandboxd.policy.modes import looser
+from sandboxd.run.spill import Spills
+from sandboxd.session import Role, SessionSpec, SessionState, enclosing_repository
 
+__all__ = ["MAX_DEPTH", "Role", "SessionSpec", "SessionState", "Sessions", "enclosing_repository"]
 
-@unique
-class Role(Enum):
-    """Which socket a call came in on, and so what it may do."""
-
-    AGENT = "agent"
-    ADMIN = "admin"
-
-
-@dataclass(frozen=True, slots=True)
-class SessionSpec:
-    """What a caller asks for. `workspace` "" = the repository around `cwd`, else `cwd`. Rules are texts like `Bash(ls)`."""
-
-    workspace: str = ""
-    cwd: str | None = None
-    mode: Mode | None = None  # None = what the user's or organisation's settings say, else `default`
-    profile: str = ""
-    headless: bool = False
-    allow: tuple[str, ...] = ()
-    ask: tuple[str, ...] = ()
-    deny: tuple[str, ...] = ()
-    env: tuple[tuple[str, str], ...] = ()
-    additional: tuple[str, ...] = ()
-
-
-class SessionState:
-    """A live session. Only the engine's loop changes it."""
-
-    def __init__(self, session_id: str, secret: str, spec: SessionSpec, role: Role, isolation: Session) -> None:
-        self.id = session_id
-        self.secret = secret
-        self.spec = spec
-        self.owner_role = role
-        self.isolation = isolation
-        self.mode = spec.mode or Mode.DEFAULT
-        self.headless = spec.headless
-        self.profile = spec.profile
-        self.cwd = os.path.realpath(spec.cwd) if spec.cwd else isolation.workspace
-        self.created_at = time.time()
-        self.cli_rules: tuple[Rule, ...] = ()
-        self.session_rules: tuple[Rule, ...] = ()  # approved "for this session"
-        self.rules = RuleSet()
-        self.hooks: tuple[Hook, ...] = ()  # of trusted files only
-        self.revision = ""
-        self.context: tuple[str, ...] = ()  # what SessionStart hooks said
-        self.rule_errors: tuple[str, ...] = ()
-        self.ignored: tuple[str, ...] = ()  # what rule files say and we do not understand
-        self.file_additional: tuple[str, ...] = ()  # additional directories from trusted rule files
-        self.default_mode: Mode | None = None  # from trusted rule files
-        self.forbid_bypass = False  # a rule file switches bypassPermissions off
-        self._signature: object = None
-
-    @property
-    def workspace(self) -> str:
-        return self.isolation.workspace
-
-    @property
-    def additional(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys((*self.spec.additional, *self.file_additional)))
-
-    @property
-    def scope(self) -> Scope:
-        return Scope(
-            workspace=self.workspace,
-            home=self.isolation.home,
-            additional=self.additional,
-            own=self.isolation.own,
-            readable=(self.isolation.spill,) if self.isolation.spill else (),
-        )
-
-    def refresh_rules(self, config: Config, dirs: Directories) -> None:
-        """Read the rule files again if any changed.
-
-        Raises ConfigError with file:line when there is no good state yet; later a bad file is kept out, the last good
-        rules stay and `rule_errors` says so.
-        """
-        places = settings.rule_places(dirs, self.workspace, claude=config.policy.read_claude_settings)
-        signature = (settings.rule_signature(places), trust.signature(dirs), config.policy, self.session_rules)
-        if signature == self._signature:
-            return
-        try:
-            texts = settings.read_rules(places)
-            known = trust.load(dirs)
-            files = [_parse_rules(text, known.covers(text)) for text in texts]
-            found = [_parse_hooks(text) for text, file in zip(texts, files, strict=True) if file.trusted]
-        except ConfigError as error:
-            if self._signature is None:
-                raise
-            self.rule_errors = (str(error),)
-            return
-        merged = sources.merge(tuple(files), config.policy.strategy)
-        self.rules = RuleSet((*self.cli_rules, *self.session_rules, *merged.rules), merged.strategy, merged.inert)
-        self.hooks = tuple(hook for hooks, _ in found for hook in hooks)
-        self.ignored = tuple(
-            item for items in (*(file.ignored for file in files), *(more for _, more in found)) for item in items
-        )
-        trusted = [file for file in files if file.trusted]
-        self.file_additional = tuple(
-            join(self.workspace, expand_home(path, self.isolation.home))
-            for file in trusted
-            for path in file.additional_directories
-        )
-        self.default_mode = next((file.default_mode for file in trusted if file.default_mode is not None), None)
-        self.forbid_bypass = any(file.forbid_bypass for file in files)
-        if self.forbid_bypass and self.mode is Mode.BYPASS:
-            self.mode = Mode.DEFAULT
-        self.rule_errors = ()
-        self._signature = signature
-        digest = hashlib.sha256(repr((self.rules, self.hooks, config.policy, self.additional)).encode())
-        self.revision = digest.hexdigest()[:16]
-
-
-def _parse_rules(text: settings.RuleText, trusted: bool) -> sources.SourceFile:
-    parse = sources.parse_claude_settings if text.place.format is settings.RuleFormat.CLAUDE else sources.parse_settings_toml
-    return parse(text.text, text.place.source, text.place.path, trusted)
-
-
-def _parse_hooks(text: settings.RuleText) -> tuple[tuple[Hook, ...], tuple[str, ...]]:
-    if text.place.format is settings.RuleFormat.CLAUDE:
-        return parse_hooks_claude(text.text, text.place.source, text.place.path)
-    return parse_hooks_toml(text.text, text.place.source, text.place.path), ()
+MAX_DEPTH = 8  # sessions above one another
 
 
 class Sessions:
@@ -153,24 +31,30 @@ class Sessions:
     def __init__(self, config: Config, dirs: Directories) -> None:
         self.config = config
         self._dirs = dirs
+        self.spills = Spills(f"{dirs.state}/spill", config.run.spill_quota, config.run.spill_age)
         self._by_id: dict[str, SessionState] = {}
         self._tmp_root: str | None = None
 
-    def create(self, spec: SessionSpec, role: Role) -> SessionState:
-        """A new session. Raises RequestError naming the field, Forbidden, Exhausted, or ConfigError for a bad rule file."""
+    def create(self, spec: SessionSpec, role: Role, secret: str = "") -> SessionState:
+        """A new session; the child of another when the spec names one, whose `secret` the agent socket must carry.
+
+        Raises RequestError naming the field, NotFound, Forbidden, Exhausted, or ConfigError for a bad rule file.
+        """
         if len(self._by_id) >= self.config.sessions.max_sessions:
             raise Exhausted("too many sessions", fix="delete some or raise `sessions.max_sessions`")
-        workspace = _workspace(spec)
+        parent = self.get(spec.parent_id, secret, role) if spec.parent_id else None
+        workspace = _workspace(spec, parent)
         owner = os.stat(workspace)
         if role is Role.AGENT:
-            self._limit_agent(spec, workspace)
+            self._limit_agent(spec, workspace, parent)
+        if parent is not None:
+            _limit_child(spec, workspace, parent)
         self._check_places(spec, workspace)
         uid, gid, home = os.getuid(), os.getgid(), self._dirs.home
         if uid == 0 and owner.st_uid != 0:
             uid, gid, home = owner.st_uid, owner.st_gid, _home_of(owner.st_uid)
         session_id = f"s-{secrets.token_hex(8)}"
         tmp = self._make_tmp(session_id, uid, gid)
-        spill = f"{self._dirs.state}/spill/{session_id}"
         isolation = Session(
             id=session_id,
             workspace=workspace,
@@ -179,16 +63,18 @@ class Sessions:
             gid=gid,
             tmp=tmp,
             own=self._dirs.own,
-            spill=spill if os.path.isdir(spill) else "",
+            spill=self.spills.open(session_id, uid, gid),
+            registry=f"{self._dirs.state}/mountpoints",
             additional=spec.additional,
-            env=spec.env,
+            env=spec.env if parent is None else tuple((dict(parent.isolation.env) | dict(spec.env)).items()),
         )
-        state = SessionState(session_id, secrets.token_urlsafe(16), spec, role, isolation)
+        state = SessionState(session_id, secrets.token_urlsafe(16), spec, role, isolation, parent)
         try:
             state.cli_rules = tuple(
                 rules.parse_rule(text, behavior, Source.CLI_ARG, f"--{behavior.value}")
                 for behavior, texts in ((Behavior.DENY, spec.deny), (Behavior.ASK, spec.ask), (Behavior.ALLOW, spec.allow))
                 for text in texts
+                if parent is None or behavior is not Behavior.ALLOW
             )
             state.refresh_rules(self.config, self._dirs)
             wished = state.default_mode
@@ -197,16 +83,39 @@ class Sessions:
             _check_bypass(state, spec.mode or state.mode)
         except BaseException:
             _remove_tree(tmp)
+            self.spills.drop(session_id)
             raise
         self._by_id[session_id] = state
         return state
 
     def get(self, session_id: str, secret: str, role: Role) -> SessionState:
-        """The session, if the caller may see it. The agent socket needs its secret; both failures look the same."""
+        """The session, if the caller may see it. The agent socket needs its secret, or that of a session above it; all
+        failures look the same."""
         state = self._by_id.get(session_id)
-        if state is None or (role is Role.AGENT and not hmac.compare_digest(state.secret.encode(), secret.encode())):
+        if state is None or (role is Role.AGENT and not any(_same(each.secret, secret) for each in state.lineage)):
             raise NotFound(f"no session `{session_id}` for this caller", field="session_id", fix="create one first")
         return state
+
+    def approver(self, session_id: str, secret: str) -> SessionState:
+        """The session whose questions a front-end may answer that carries the approval secret of it, or of one above.
+
+        Raises Forbidden unless the configuration lets front-ends prompt, NotFound for anything else that is wrong.
+        """
+        if not self.config.approvals.front_end:
+            raise Forbidden(
+                "approvals are answered on the admin socket", fix="use it, or set `approvals.front_end = true` in config.toml"
+            )
+        state = self._by_id.get(session_id)
+        if state is None or not any(_same(each.approval_secret, secret) for each in state.lineage):
+            raise NotFound(f"no session `{session_id}` for this caller", field="session_id", fix="create one first")
+        return state
+
+    def family(self, state: SessionState) -> tuple[SessionState, ...]:
+        """A session and all below it."""
+        return tuple(each for each in self._by_id.values() if state in each.lineage)
+
+    def children(self, state: SessionState) -> tuple[SessionState, ...]:
+        return tuple(each for each in self._by_id.values() if each.parent is state)
 
     def find(self, session_id: str) -> SessionState | None:
         return self._by_id.get(session_id)
@@ -224,11 +133,16 @@ class Sessions:
         headless: bool | None = None,
     ) -> None:
         """Change a session. Only the admin socket loosens a mode or makes a headless session ask."""
+        if role is Role.AGENT and headless is False and state.headless:
+            raise Forbidden("a headless session stays so", field="headless", fix="let a human change it on the admin socket")
         if mode is not None and mode is not state.mode:
-            if role is Role.AGENT and mode not in self.config.sessions.max_mode:
+            if role is Role.AGENT and looser(mode, state.mode):
                 raise Forbidden(f"mode `{mode.value}` needs the admin socket", field="mode", fix="let a human set it")
+            if state.parent is not None and looser(mode, state.parent.mode_in_force):
+                raise Forbidden(
+                    f"mode `{mode.value}` is looser than the parent session's", field="mode", fix="loosen the parent first"
+                )
             _check_bypass(state, mode)
-            state.mode = mode
         if cwd is not None:
             target = join(state.cwd, cwd)
             if not os.path.isdir(target):
@@ -238,10 +152,14 @@ class Sessions:
             state.cwd = target
         if headless is not None:
             state.headless = headless
+        if mode is not None:
+            state.set_mode(mode)
 
     def delete(self, state: SessionState) -> None:
         self._by_id.pop(state.id, None)
+        state.ended = True
         _remove_tree(state.isolation.tmp)
+        self.spills.drop(state.id)
 
     def close(self) -> None:
         """Forget all sessions and remove what they left in temporary directories."""
@@ -251,17 +169,18 @@ class Sessions:
             _remove_tree(self._tmp_root)
             self._tmp_root = None
 
-    def _limit_agent(self, spec: SessionSpec, workspace: str) -> None:
+    def _limit_agent(self, spec: SessionSpec, workspace: str, parent: SessionState | None) -> None:
         limits = self.config.sessions
         roots = tuple(os.path.realpath(expand_home(root, self._dirs.home)) for root in limits.roots)
-        if not any(is_within(workspace, root) for root in roots):
+        if parent is None and not any(is_within(workspace, root) for root in roots):
             raise Forbidden(
                 f"workspace `{workspace}` is outside the configured roots", field="workspace", fix="add it to `sessions.roots`"
             )
-        if spec.mode is not None and spec.mode not in limits.max_mode:
+        bubbles = parent is not None and spec.mode is Mode.BUBBLE
+        if spec.mode is not None and spec.mode not in limits.max_mode and not bubbles:
             allowed = ", ".join(mode.value for mode in limits.max_mode)
             raise Forbidden(f"mode `{spec.mode.value}` needs the admin socket", field="mode", fix=f"use one of {allowed}")
-        if spec.allow or spec.additional:
+        if (spec.allow and parent is None) or spec.additional:
             raise Forbidden("allow rules and additional directories need the admin socket", field="allow", fix="leave them out")
         for name, _ in spec.env:
             if name not in limits.env:
@@ -278,6 +197,9 @@ class Sessions:
                 raise RequestError(f"`{spec.cwd}` is not a directory", field="cwd", fix="name an existing one")
             if not any(is_within(cwd, root) for root in (workspace, *spec.additional)):
                 raise RequestError(f"`{spec.cwd}` is outside the workspace `{workspace}`", field="cwd", fix="name one below it")
+        for name, _ in spec.env:
+            if environment.forbidden(name):
+                raise RequestError(f"`{name}` decides what programs run, and cannot be set", field="env", fix="leave it out")
         for own in self._dirs.own:
             if is_within(workspace, own):
                 raise RequestError(f"workspace `{workspace}` is sandboxd's own", field="workspace", fix="choose another")
@@ -303,30 +225,42 @@ def _check_bypass(state: SessionState, mode: Mode) -> None:
         raise Forbidden("a settings file switches bypassPermissions off", field="mode", fix="use another mode")
 
 
-def _workspace(spec: SessionSpec) -> str:
+def _limit_child(spec: SessionSpec, workspace: str, parent: SessionState) -> None:
+    """A child's places, mode, profile and rules are a subset of its parent's, whoever makes it."""
+    if len(parent.lineage) >= MAX_DEPTH:
+        raise RequestError(f"sessions are nested {MAX_DEPTH} deep", field="parent_session_id", fix="use one further up")
+    roots = (parent.workspace, *parent.additional)
+    for field, places in (("workspace", (workspace,)), ("additional_directories", spec.additional)):
+        outside = next((place for place in places if not any(is_within(os.path.realpath(place), root) for root in roots)), None)
+        if outside is not None:
+            raise Forbidden(f"`{outside}` is outside the parent session's places", field=field, fix="stay below them")
+    if spec.mode is not None and looser(spec.mode, parent.mode_in_force):
+        raise Forbidden(
+            f"mode `{spec.mode.value}` is looser than the parent session's", field="mode", fix="loosen the parent first"
+        )
+    if spec.profile and spec.profile != parent.profile:
+        raise Forbidden("a child session has its parent's profile", field="profile", fix="leave it out")
+    allowed = {rule.text for rule in parent.rules.rules if rule.behavior is Behavior.ALLOW}
+    missing = next((text for text in spec.allow if text.strip() not in allowed), None)
+    if missing is not None:
+        raise Forbidden(f"the parent session has no allow rule `{missing}`", field="allow", fix="name one of its own")
+
+
+def _same(secret: str, given: str) -> bool:
+    return hmac.compare_digest(secret.encode(), given.encode("utf-8", "surrogateescape"))
+
+
+def _workspace(spec: SessionSpec, parent: SessionState | None) -> str:
     """The real path of the workspace that a spec means. Raises RequestError."""
     start = spec.workspace or spec.cwd or ""
+    if parent is not None and not spec.workspace:
+        return parent.workspace
     if not start.startswith("/"):
         raise RequestError(f"workspace `{start}` is not an absolute path", field="workspace", fix="give an absolute path")
     real = os.path.realpath(start)
     if not os.path.isdir(real):
         raise RequestError(f"workspace `{start}` is not a directory", field="workspace", fix="create it first")
     return real if spec.workspace else enclosing_repository(real)
-
-
-def enclosing_repository(directory: str) -> str:
-    """The nearest directory at or above that holds `.git`, unless that is `/` or a home directory; else `directory`."""
-    current = directory
-    homes = {settings.home_directory()}
-    while current not in homes and current != "/":
-        try:
-            mode = os.lstat(f"{current}/.git").st_mode
-        except OSError:
-            mode = 0
-        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
-            return current
-        current = os.path.dirname(current)
-    return directory
 
 
 def _home_of(uid: int) -> str:

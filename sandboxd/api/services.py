@@ -44,7 +44,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
     ) -> session_pb2.SessionServiceCreateResponse:
         spec = requests.session_spec(request)
         if spec.profile:
-            self._engine.profile(spec.profile)
+            self._engine.catalog.profile(spec.profile)
         state = await self._engine.create_session(spec, self._access.role)
         return session_pb2.SessionServiceCreateResponse(session=_session(state), session_secret=state.secret)
 
@@ -99,7 +99,7 @@ class Approvals(approval_pb2_grpc.ApprovalServiceServicer):
     async def Resolve(
         self, request: approval_pb2.ApprovalServiceResolveRequest, context: Any
     ) -> approval_pb2.ApprovalServiceResolveResponse:
-        resolution = self._engine.resolve_approval(
+        resolution = self._engine.consulting.resolve(
             requests.required(request.approval_id, "approval_id"),
             requests.behavior(request.verdict, "verdict"),
             requests.approval_scope(request.scope),
@@ -115,17 +115,19 @@ class Profiles(profile_pb2_grpc.ProfileServiceServicer):
         self._engine = access.engine
 
     async def List(self, request: profile_pb2.ProfileServiceListRequest, context: Any) -> profile_pb2.ProfileServiceListResponse:
-        return profile_pb2.ProfileServiceListResponse(profiles=[convert.profile(item) for item in self._engine.profiles()])
+        return profile_pb2.ProfileServiceListResponse(
+            profiles=[convert.profile(item) for item in self._engine.catalog.profiles()]
+        )
 
     async def Get(self, request: profile_pb2.ProfileServiceGetRequest, context: Any) -> profile_pb2.ProfileServiceGetResponse:
         name = requests.required(request.name, "name")
-        return profile_pb2.ProfileServiceGetResponse(profile=convert.profile(self._engine.profile(name)))
+        return profile_pb2.ProfileServiceGetResponse(profile=convert.profile(self._engine.catalog.profile(name)))
 
     async def Validate(
         self, request: profile_pb2.ProfileServiceValidateRequest, context: Any
     ) -> profile_pb2.ProfileServiceValidateResponse:
         text = requests.profile_text(request)
-        return await asyncio.to_thread(_validated, text, self._engine.profile_dirs)
+        return await asyncio.to_thread(_validated, text, self._engine.catalog.profile_dirs)
 
 
 class Decisions(decision_pb2_grpc.DecisionServiceServicer):

@@ -7,7 +7,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
-from sandboxd.model import Opinion
+from sandboxd.model import Behavior, Opinion
 
 T = TypeVar("T")
 
@@ -74,30 +74,39 @@ async def first_eligible(
     question: Question | None,
     others: Sequence[Coroutine[Any, Any, Opinion | None]],
     eligible: Callable[[Opinion], bool],
+    until: Coroutine[Any, Any, None] | None = None,
 ) -> Opinion | None:
-    """The first opinion that may settle the matter; None when all have spoken and none may.
+    """The first opinion that may settle the matter; None when all have spoken and none may, or when `until` ends first.
 
     A human's answer that has been taken always counts: whoever else comes in the same moment finds the question claimed.
-    When another wins, the question is closed before anything is awaited. Losers are cancelled, and gone when this returns.
+    Of several others in one moment a deny goes first. However this ends, the question is closed before anything is
+    awaited, so that no answer is taken which nobody would heed. Losers are cancelled, and gone when this returns.
     """
     tasks = [asyncio.ensure_future(other) for other in others]
     human = None if question is None else asyncio.ensure_future(question.wait())
-    waiting = {*tasks, *((human,) if human is not None else ())}
+    end = None if until is None else asyncio.ensure_future(until)
+    speakers: set[asyncio.Future[Opinion | None]] = {*tasks, *((human,) if human is not None else ())}
+    everyone: set[asyncio.Future[Any]] = {*speakers, *((end,) if end is not None else ())}
+    why = "nobody waits for the answer any more"
     try:
-        while waiting:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+        while speakers:
+            waiting = {*speakers, *((end,) if end is not None else ())}
+            done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
             if human is not None and question is not None and question.resolution is not None:
                 return await human
-            for task in (task for task in tasks if task in done):
-                opinion = task.result()
-                if opinion is None or not eligible(opinion):
-                    continue
-                if question is not None:
-                    question.cancel(f"answered by {opinion.who.value}")
+            if end is not None and end in done:
+                why = "it is no longer asked"
+                return end.result()
+            said = [opinion for task in tasks if task in done and (opinion := task.result()) is not None and eligible(opinion)]
+            if said:
+                opinion = next((one for one in said if one.verdict is Behavior.DENY), said[0])
+                why = f"answered by {opinion.who.value}"
                 return opinion
+            speakers -= done
         return None
     finally:
-        losers = [task for task in (*tasks, *((human,) if human is not None else ())) if not task.done()]
-        for task in losers:
+        if question is not None:
+            question.cancel(why)
+        for task in everyone:
             task.cancel()
-        await asyncio.gather(*losers, return_exceptions=True)
+        await asyncio.gather(*everyone, return_exceptions=True)

@@ -169,7 +169,7 @@ class Scope:
     """The places a session may use without asking. All absolute, lexical; `home` is the person's home directory.
 
     `own` are sandboxd's configuration and state directories (protected), `readable` extra readable roots
-    (the session's spill), `tmp` the session's /tmp.
+    (the session's spill), `tmp` the session's /tmp, `guarded` files that run outside every box (hook scripts).
     """
 
     workspace: str
@@ -178,6 +178,7 @@ class Scope:
     tmp: str = "/tmp"  # noqa: S108  the path inside the box
     own: tuple[str, ...] = ()
     readable: tuple[str, ...] = ()
+    guarded: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from sandboxd.model import (
     AnalyzedCommand,
     Behavior,
     Consultant,
+    Decision,
     Effect,
     EffectKind,
     Evidence,
@@ -186,3 +187,14 @@ def flip_default(edits: bool, suggestions: tuple[str, ...], mode: Mode) -> str:
         ways.append(f"add the {noun} " + " and ".join(f"`{text}`" for text in suggestions))
     ways.append(_APPROVE)
     return ", or ".join(ways)
+
+
+_STEERED = 400  # characters of the reason in a steering text
+
+
+def steer(decision: Decision) -> str:
+    """A DENY or an ASK for the model that wrote the command: what stopped it, and what to do instead. One line."""
+    reason = decision.message if len(decision.message) <= _STEERED else f"{decision.message[: _STEERED - 1]}…"
+    verb = "blocked" if decision.behavior is Behavior.DENY else "a person must agree"
+    reason = reason.removeprefix("denied: ").removeprefix("blocked: ").rstrip(".")
+    return f"{verb} because {reason}; instead: {decision.flip}" if decision.flip else f"{verb} because {reason}"

@@ -180,14 +180,14 @@ def path_globs(content: str, project: str | None, place: Place, *, tightens: boo
         bases: tuple[str, ...] = ("",)
         rest = content[1:]
     elif content == "~" or content.startswith("~/"):
-        bases, rest = (place.home,), content[1:]
+        bases, rest = (as_glob(place.home),), content[1:]
     elif content.startswith("/"):
-        bases, rest = (project or place.workspace,), content
+        bases, rest = (as_glob(project or place.workspace),), content
     else:
         rest = content[2:] if content.startswith("./") else content
-        bases = (place.workspace,)
+        bases = (as_glob(place.workspace),)
         if tightens:
-            bases = tuple(dict.fromkeys((place.workspace, place.cwd)))
+            bases = tuple(dict.fromkeys((as_glob(place.workspace), as_glob(place.cwd))))
             if "/" not in rest.rstrip("/") and rest != "**":
                 bases = tuple(f"{base}/**" for base in bases)
     if rest.endswith("/"):

@@ -248,6 +248,11 @@ class Compiled:
         return self.argv is not None and (in_text(self.argv, text) or in_words(self.argv, unparsed.words))
 
 
+def path_rule(rule: Rule) -> bool:
+    """Whether a rule's content is a path glob."""
+    return _FAMILIES.get(rule.tool) in ("read", "edit")
+
+
 def compile_rule(rule: Rule, place: Place) -> Compiled:
     family = _FAMILIES.get(rule.tool, "mcp" if rule.tool.startswith("mcp__") else "text")
     tightens = rule.behavior is not Behavior.ALLOW
@@ -257,7 +262,7 @@ def compile_rule(rule: Rule, place: Place) -> Compiled:
     if family == "bash":
         return Compiled(rule, family, tightens, argv=parse_argv_pattern(content, quoted_star=tightens))
     if family in ("read", "edit"):
-        globs = path_globs(content, _project(rule.origin), place, tightens=tightens)
+        globs = path_globs(content, project_of(rule.origin), place, tightens=tightens)
         return Compiled(rule, family, tightens, globs=globs)
     if family == "web":
         return Compiled(rule, family, tightens, domain=content.partition(":")[2].casefold().rstrip("."))
@@ -266,7 +271,7 @@ def compile_rule(rule: Rule, place: Place) -> Compiled:
     return Compiled(rule, family, tightens, argv=ArgvPattern((text,), prefix))
 
 
-def _project(origin: str) -> str | None:
+def project_of(origin: str) -> str | None:
     """The project directory of the settings file that `origin` (`file:line`) names."""
     for folder in ("/.claude/", "/.sandboxd/"):
         project, found, _ = origin.rpartition(folder)
@@ -375,7 +380,7 @@ def _example(rule: Rule, example: str) -> bool:
         argv = split_words(example)
         return compiled.command((argv_text(argv),), argv_text(argv))
     if compiled.family in ("read", "edit"):
-        target = path_globs(example, _project(rule.origin), place, tightens=False)[0]
+        target = path_globs(example, project_of(rule.origin), place, tightens=False)[0]
         hit = path_hit if compiled.tightens else path_covered
         return hit(compiled.globs, target, pattern=False, tree=False)
     if compiled.family == "web":

@@ -21,11 +21,15 @@ from sandboxd.record.rows import ApprovalRow, DecisionRow, ExecutionRow, Session
 from sandboxd.record.schema import connect, prepare
 from sandboxd.record.sql import (
     CLOSE_EXECUTIONS,
+    COUNT_ASKED,
+    EXPIRE_ASKED,
     FINISH_EXECUTION,
     INSERT_APPROVAL,
+    INSERT_ASKED,
     INSERT_DECISION,
     INSERT_EXECUTION,
     INSERT_SESSION,
+    OPEN_ASKED,
     SELECT_APPROVAL,
     SELECT_DECISION,
     SELECT_EXECUTION,
@@ -198,6 +202,11 @@ class Record:
 
         self._writer.put(statement)
 
+    def record_approval_asked(self, approval_id: str, execution_id: str, session_id: str, *, at: float | None = None) -> None:
+        """A question was put to a human. One that has no answer in the record is open, or was when the daemon died."""
+        values = (approval_id, execution_id, session_id, time.time() if at is None else at, self._owner)
+        self._writer.put(lambda: (INSERT_ASKED, values))
+
     def record_approval(
         self,
         approval_id: str,
@@ -230,8 +239,7 @@ class Record:
 
         Executions of a sandboxd that is still alive (another user session's, an embedded one) are left alone.
         """
-        found = self._read("SELECT DISTINCT owner FROM executions WHERE end IS NULL", ())
-        gone = [owner for (owner,) in found if owner == self._owner or not _is_alive(owner)]
+        gone = self._gone("SELECT DISTINCT owner FROM executions WHERE end IS NULL")
         finished = time.time() if at is None else at
         result = dumps(Result(end=EndKind.DAEMON_RESTART, code=125, cause=cause))
         count = 0
@@ -245,6 +253,20 @@ class Record:
                 )
             )
         return count
+
+    def close_open_approvals(self, reason: str, *, at: float | None = None) -> int:
+        """Give every question that a process which is gone left open its answer: expired, a DENY by nobody. Returns how many."""
+        when = time.time() if at is None else at
+        count = 0
+        for owner in self._gone(OPEN_ASKED):
+            values = (when, reason, owner)
+            count += self._read(COUNT_ASKED, (owner,))[0][0]
+            self._writer.put(lambda values=values: (EXPIRE_ASKED, values))  # type: ignore[misc]  # binds the loop's value
+        return count
+
+    def _gone(self, select: str) -> list[str]:
+        """The owners of open rows that are no longer there; ourselves among them, who have just begun."""
+        return [owner for (owner,) in self._read(select, ()) if owner == self._owner or not _is_alive(owner)]
 
     # Reading
 

@@ -39,6 +39,12 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX approvals_by_session ON approvals (session, row);
     """,
+    """
+    CREATE TABLE asked (
+        id TEXT PRIMARY KEY, execution TEXT NOT NULL, session TEXT NOT NULL, at REAL NOT NULL, owner TEXT NOT NULL
+    );
+    CREATE INDEX asked_by_owner ON asked (owner);
+    """,
 )
 VERSION = len(MIGRATIONS)
 BUSY = 5000  # milliseconds to wait for another process that writes

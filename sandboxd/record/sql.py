@@ -40,6 +40,15 @@ INSERT_APPROVAL = (
     "INSERT INTO approvals (id, execution, session, verdict, scope, who, rule, reason, latency, at)"
     " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
+INSERT_ASKED = "INSERT OR IGNORE INTO asked VALUES (?, ?, ?, ?, ?)"
+OPEN_ASKED = "SELECT DISTINCT owner FROM asked WHERE id NOT IN (SELECT id FROM approvals)"
+COUNT_ASKED = "SELECT COUNT(*) FROM asked WHERE owner = ? AND id NOT IN (SELECT id FROM approvals)"
+# now, reason, owner
+EXPIRE_ASKED = (
+    "INSERT OR IGNORE INTO approvals (id, execution, session, verdict, scope, who, rule, reason, latency, at)"
+    " SELECT id, execution, session, 'deny', 'once', '', '', ?2, MAX(0, ?1 - at), ?1 FROM asked"
+    " WHERE owner = ?3 AND id NOT IN (SELECT id FROM approvals)"
+)
 
 
 def document(value: object, secrets: tuple[str, ...]) -> str:

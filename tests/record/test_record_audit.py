@@ -240,6 +240,23 @@ class TestOthers:
             2.5,
         )
 
+    def test_open_questions_expire_with_their_daemon(self, tmp_path: Path) -> None:
+        """What waited for a human when the daemon died is recorded as expired, once; what was answered stays as it was."""
+        path = f"{tmp_path}/r.db"
+        before = Record(path)
+        before.record_approval_asked("a1", "e1", "s1", at=1.0)
+        before.record_approval_asked("a2", "e2", "s1", at=1.0)
+        before.record_approval("a2", "e2", "s1", Opinion(Consultant.APPROVAL, Behavior.ALLOW, "", name="ada"))
+        before.close()
+        after = Record(path)
+        assert after.close_open_approvals("approval_expired: gone", at=5.0) == 1
+        rows = {row.approval_id: row for row in after.approvals("s1")}
+        assert (rows["a1"].verdict, rows["a1"].who, rows["a1"].reason) == (Behavior.DENY, "", "approval_expired: gone")
+        assert rows["a1"].latency == 4.0
+        assert rows["a2"].verdict is Behavior.ALLOW
+        assert after.close_open_approvals("approval_expired: gone") == 0
+        after.close()
+
     def test_sessions(self, record: Record) -> None:
         """A session's row follows its mode."""
         record.record_session("s1", "/w", "default", at=1.0)

@@ -16,7 +16,7 @@ from sandboxd.record import schema
 from sandboxd.record.codec import dumps, loads
 
 # What each version brought; a new version is a row here.
-TABLES = {1: {"sessions", "decisions", "executions", "approvals"}}
+TABLES = {1: {"sessions", "decisions", "executions", "approvals"}, 2: {"asked"}}
 
 
 def tables(path: Path) -> set[str]:

@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What this daemon can confine and knows of tools: profiles, what the trial runs showed, effect tables."""
+
+from __future__ import annotations
+
+from sandboxd.config import Config, Directories
+from sandboxd.effects.tables import Tables
+from sandboxd.errors import IsolationError, NotFound, RequestError
+from sandboxd.isolation import backends, profiles
+from sandboxd.model import Backend, Enforcement, Probe, Profile
+
+
+class Catalog:
+    """Reads the shipped and the user's files at the start and at each reload. Raises ProfileError or TableError then."""
+
+    def __init__(self, config: Config, dirs: Directories, probes: tuple[Probe, ...]) -> None:
+        self._dirs = dirs
+        self.probes = probes
+        self._config = config
+        self._profiles, self.tables = self._read(config)
+
+    def reload(self, config: Config) -> None:
+        """All or nothing: on an error what was in force stays."""
+        self._profiles, self.tables = self._read(config)
+        self._config = config
+
+    def _read(self, config: Config) -> tuple[dict[str, Profile], Tables]:
+        directories = self._directories(config)
+        loaded = {name: profiles.load(name, directories) for name in profiles.names(directories)}
+        if config.isolation.profile not in loaded:
+            known = ", ".join(sorted(loaded))
+            raise RequestError(f"no profile `{config.isolation.profile}`", field="isolation.profile", fix=f"use one of {known}")
+        tables = Tables((self._dirs.effects,))
+        tables.check()
+        return loaded, tables
+
+    def _directories(self, config: Config) -> tuple[str, ...]:
+        return (f"{self._dirs.config}/profiles", *config.isolation.profile_dirs, profiles.SHIPPED_DIR)
+
+    @property
+    def profile_dirs(self) -> tuple[str, ...]:
+        return self._directories(self._config)
+
+    def profile(self, name: str) -> Profile:
+        """A profile by name, "" for the default one. Raises NotFound."""
+        found = self._profiles.get(name or self._config.isolation.profile)
+        if found is None:
+            raise NotFound(f"no profile `{name}`", field="profile", fix=f"use one of {', '.join(sorted(self._profiles))}")
+        return found
+
+    def profiles(self) -> tuple[Profile, ...]:
+        return tuple(self._profiles[name] for name in sorted(self._profiles))
+
+    def backend(self, profile: Profile, *, named: bool = True) -> Backend:
+        """What runs this profile. Raises IsolationError with the fix when nothing can.
+
+        `named`: the session asked for this profile by name; without that nothing ever runs bare.
+        """
+        return backends.choose(profile, self.probes, explicit=named)
+
+    def enforcement(self, profile: Profile) -> Enforcement | None:
+        """What the chosen backend's trial run enforced; None when nothing can run this profile."""
+        try:
+            name = self.backend(profile).name
+        except IsolationError:
+            return None
+        return next((probe.enforcement for probe in self.probes if probe.backend == name), None)

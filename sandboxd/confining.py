@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A decided command in its box: the plan, the run, what the kernel stopped, and where the session stands afterwards."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import os
+
+from sandboxd.catalog import Catalog
+from sandboxd.config import RunSettings
+from sandboxd.isolation import backends
+from sandboxd.isolation.plan import plan
+from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
+from sandboxd.jobs import Job
+from sandboxd.judge import Judged
+from sandboxd.model import Enforcement, LaunchPlan, PlanRequest, Result
+from sandboxd.observe import aftermath
+from sandboxd.paths import is_within
+from sandboxd.record.audit import Record
+from sandboxd.run.ended import Ended
+from sandboxd.session import SessionState
+
+
+async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, record: Record, limits: RunSettings) -> Result:
+    """Build the plan, start the box, follow it to its end and say what the kernel stopped.
+
+    `alone`: nothing else of the session ran beside it, so its `cd` may move the session. Raises IsolationError.
+    """
+    execution, request, session = job.execution, job.request, job.session
+    profile = catalog.profile(session.profile)
+    backend = catalog.backend(profile, named=bool(session.profile))
+    analysis, decision = judged.analysis, judged.decision
+    asked = PlanRequest(
+        text=request.text,
+        cwd=analysis.cwd,
+        profile=profile,
+        session=dataclasses.replace(session.isolation, additional=session.additional),
+        grants=decision.grants,
+        promise=decision.promise,
+        facts=judged.facts,
+        git_reads=analysis.git.reads,
+        git_porcelain=analysis.git.porcelain,
+        git_names=analysis.git.names,
+        report_cwd=alone and analysis.changes_cwd,
+        tty=request.terminal is not None,
+    )
+    launch, watch = await asyncio.to_thread(_prepared, asked)
+    enforcement = backend.enforcement(launch)
+    record.record_execution_started(execution.id, session.id, job.decision_id, profile.name, enforcement)
+    job.started = True
+    limit = min(request.timeout or limits.timeout, limits.max_timeout)
+    if launch.limits.wall is not None:
+        limit = min(limit, launch.limits.wall)
+    report = aftermath.Report()
+    try:
+        ended = await execution.run(
+            lambda stdio: backend.start(launch, stdio),
+            timeout=limit,
+            grace=limits.grace,
+            stdin=request.stdin,
+            report_cwd=alone and analysis.changes_cwd,
+            max_output=min(limits.max_output, launch.limits.output or limits.max_output),
+            profile=profile.name,
+            terminal=request.terminal,
+            heartbeat=limits.heartbeat,
+        )
+    finally:
+        if watch is not None and job.execution.started:  # before the lane is given back
+            report = await _settled(watch, asked, launch)
+            job.notes += report.notes
+    if ended.status is not None:
+        job.notes += vanished(ended.status, launch)
+    if alone:
+        job.notes += _move(session, ended)
+    return _result(ended, launch, enforcement, session.cwd, report)
+
+
+def _prepared(asked: PlanRequest) -> tuple[LaunchPlan, aftermath.Watch | None]:
+    launch = plan(asked, backends.host_facts(asked.session, asked))
+    return launch, aftermath.begin(asked, launch)
+
+
+async def _settled(watch: aftermath.Watch, asked: PlanRequest, launch: LaunchPlan) -> aftermath.Report:
+    """Put right what the command left; a caller that is cancelled meanwhile still waits for it."""
+    task = asyncio.create_task(asyncio.to_thread(aftermath.settle, watch, asked, launch))
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait((task,))
+        raise
+
+
+def return_home(session: SessionState) -> list[str]:
+    """A session whose directory was removed goes on in its workspace."""
+    if os.path.isdir(session.cwd):
+        return []
+    gone, session.cwd = session.cwd, session.workspace
+    return [f"`{gone}` no longer exists; the session is back in its workspace"]
+
+
+def _move(session: SessionState, ended: Ended) -> list[str]:
+    """Let the session's directory follow a command that ran alone. What the box reports is only believed in scope."""
+    reported = ended.reported_cwd
+    if reported is None or reported == session.cwd:
+        return []
+    roots = (session.workspace, *session.additional)
+    if not reported.startswith("/") or os.path.realpath(reported) != reported or not os.path.isdir(reported):
+        return [f"the directory stays `{session.cwd}`: `{reported}` is not a directory outside the box"]
+    if not any(is_within(reported, root) for root in roots):
+        return [f"the directory stays `{session.cwd}`: `{reported}` is outside the workspace"]
+    session.cwd = reported
+    return []
+
+
+def _result(ended: Ended, launch: LaunchPlan, enforcement: Enforcement, cwd: str, report: aftermath.Report) -> Result:
+    stopped = violations(ended.stderr_tail, ended.code, launch) if ended.code else ()
+    limits = limits_met(ended.status, ended.stderr_tail, launch) if ended.code and ended.status is not None else ()
+    return Result(
+        end=ended.kind,
+        code=ended.code,
+        signal=ended.signal,
+        cause=ended.cause,
+        usage=ended.usage,
+        stdout_bytes=ended.stdout_bytes,
+        stderr_bytes=ended.stderr_bytes,
+        truncated=ended.truncated,
+        cwd=cwd,
+        enforcement=enforcement,
+        promise_broken=promise_broken(ended.stderr_tail, launch) if ended.code else (),
+        violations=(*report.violations, *limits, *stopped),
+    )

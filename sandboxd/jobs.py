@@ -1,0 +1,82 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One request on its way through the stages, and what makes a request valid at all."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from sandboxd.consult.approvals import Pending
+from sandboxd.errors import Forbidden, RequestError
+from sandboxd.judge import Judged
+from sandboxd.model import Decision, ModelText, Opinion, Request
+from sandboxd.run.execution import Execution
+from sandboxd.session import SessionState
+
+MAX_TEXT = 131_000  # bytes: the kernel refuses an argv string of 128 KiB (MAX_ARG_STRLEN in binfmts.h)
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A batch's hold on one of its calls: it enters the lane when `open` is set, and says so by calling `entered`."""
+
+    open: asyncio.Event
+    entered: Callable[[], None]
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """The engine's side of one execution."""
+
+    execution: Execution
+    request: Request  # as it runs: a hook may have rewritten the command
+    session: SessionState
+    asked: Request  # as it came
+    decision_id: str = ""
+    started: bool = False
+    rewritten: bool = False
+    opinions: tuple[Opinion, ...] = ()  # what hooks said before it was judged
+    pending: Pending | None = None  # the question that is open about it
+    ground: str = ""  # what an answer to that question rests on
+    notes: list[str] = field(default_factory=list)
+    task: asyncio.Task[None] | None = None
+    turn: Turn | None = None  # its place in a batch
+    judged: Judged | None = None  # as it was allowed to run
+    decision: Decision | None = None
+    standing: tuple[Any, str] | None = None  # mode and rules under which its stdin was last found allowed
+    model: ModelText | None = None  # kept when it is a preview
+    expiry: asyncio.TimerHandle | None = None  # when it ends unless somebody comes back
+
+    def payload(self) -> dict[str, Any]:
+        """What a hook is told of it."""
+        session = self.session
+        return {
+            "session_id": session.id,
+            "cwd": self.request.cwd or session.cwd,
+            "permission_mode": session.mode_in_force.value,
+            "tool_name": "Bash",
+            "tool_input": {"command": self.request.text},
+            "tool_use_id": self.execution.id,
+        }
+
+
+def validate(request: Request) -> None:
+    """Raise RequestError for what is no valid request, whoever sends it."""
+    if request.unsandboxed:
+        raise Forbidden(
+            "running without a sandbox is not permitted", field="command.dangerously_disable_sandbox", fix="leave it out"
+        )
+    if "\0" in request.text:
+        raise RequestError("the command contains a NUL character", field="command.text", fix="remove it")
+    try:
+        size = len(request.text.encode())
+    except UnicodeEncodeError:
+        raise RequestError("the command is not valid Unicode", field="command.text", fix="send UTF-8") from None
+    if size > MAX_TEXT:
+        raise RequestError(
+            f"the command has {size} bytes, more than {MAX_TEXT}", field="command.text", fix="put it in a script file"
+        )
+    if request.timeout is not None and not request.timeout > 0:
+        raise RequestError(f"timeout `{request.timeout}` is not positive", field="command.timeout", fix="leave it out")

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""One session: its workspace, directory, mode and rules, and the session it belongs to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import secrets
+import stat
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum, unique
+
+from sandboxd import config as settings
+from sandboxd import rulefiles
+from sandboxd.config import Config, Directories
+from sandboxd.consult.hookdefs import Hook
+from sandboxd.errors import ConfigError
+from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session
+from sandboxd.paths import is_within
+from sandboxd.policy.breaker import Breaker
+from sandboxd.policy.inherit import inherit
+from sandboxd.policy.modes import effective
+
+
+@unique
+class Role(Enum):
+    """Which socket a call came in on, and so what it may do."""
+
+    AGENT = "agent"
+    ADMIN = "admin"
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSpec:
+    """What a caller asks for. `workspace` "" = the parent's, else the repository around `cwd`, else `cwd`. Rules are texts
+    like `Bash(ls)`; the `allow` of a child narrows what it takes from its parent. `outlives`: it does not end with it."""
+
+    workspace: str = ""
+    cwd: str | None = None
+    mode: Mode | None = None  # None = what the user's or organisation's settings say, else `default`
+    profile: str = ""
+    headless: bool = False
+    allow: tuple[str, ...] = ()
+    ask: tuple[str, ...] = ()
+    deny: tuple[str, ...] = ()
+    env: tuple[tuple[str, str], ...] = ()
+    additional: tuple[str, ...] = ()
+    parent_id: str = ""
+    outlives: bool = False
+
+
+class SessionState:
+    """A live session. Only the engine's loop changes it."""
+
+    def __init__(
+        self, session_id: str, secret: str, spec: SessionSpec, role: Role, isolation: Session, parent: SessionState | None = None
+    ) -> None:
+        self.id = session_id
+        self.secret = secret
+        self.approval_secret = secrets.token_urlsafe(16)  # for a front-end that may prompt; opens nothing else
+        self.spec = spec
+        self.owner_role = role
+        self.isolation = isolation
+        self.parent = parent
+        self.mode = spec.mode or Mode.DEFAULT
+        self.headless = spec.headless
+        self.profile: str = spec.profile if parent is None else parent.profile
+        self.cwd = os.path.realpath(spec.cwd) if spec.cwd else isolation.workspace
+        self.created_at = time.time()
+        self.ended = False
+        self.denials = Breaker()
+        self.cli_rules: tuple[Rule, ...] = ()
+        self.session_rules: tuple[Rule, ...] = ()  # approved "for this session"
+        self.rules = RuleSet()
+        self.hooks: tuple[Hook, ...] = ()  # of trusted files only
+        self.revision = ""  # changes with any rule in force
+        self.tightening = ""  # changes with any deny or ask rule in force, and with the policy settings
+        self.context: tuple[str, ...] = ()  # what SessionStart hooks said
+        self.rule_errors: tuple[str, ...] = ()
+        self.ignored: tuple[str, ...] = ()  # what rule files say and we do not understand
+        self.guarded: tuple[str, ...] = ()  # files that hook commands name
+        self.file_additional: tuple[str, ...] = ()  # additional directories from trusted rule files
+        self.default_mode: Mode | None = None  # from trusted rule files
+        self.forbid_bypass = False  # a rule file switches bypassPermissions off
+        self._signature: object = None
+        self._watchers: set[asyncio.Event] = set()
+
+    @property
+    def workspace(self) -> str:
+        return self.isolation.workspace
+
+    @property
+    def additional(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys((*self.spec.additional, *self.file_additional)))
+
+    @property
+    def scope(self) -> Scope:
+        return Scope(
+            workspace=self.workspace,
+            home=self.isolation.home,
+            additional=self.additional,
+            own=self.isolation.own,
+            readable=(self.isolation.spill,) if self.isolation.spill else (),
+            guarded=self.guarded,
+        )
+
+    # -- the tree of sessions ----------------------------------------------------------------------------------------
+
+    @property
+    def lineage(self) -> tuple[SessionState, ...]:
+        """The session and those above it, nearest first."""
+        return (self,) if self.parent is None else (self, *self.parent.lineage)
+
+    @property
+    def mode_in_force(self) -> Mode:
+        """Its mode, but never looser than its parent's is now."""
+        return self.mode if self.parent is None else effective(self.mode, self.parent.mode_in_force)
+
+    @property
+    def asker(self) -> SessionState:
+        """The session whose approvers are asked: with `bubble` the parent's."""
+        if self.parent is not None and self.mode_in_force is Mode.BUBBLE:
+            return self.parent.asker
+        return self
+
+    @property
+    def unattended(self) -> bool:
+        """Whether nobody is there to ask."""
+        asker = self.asker
+        return asker.headless or asker.ended
+
+    def set_mode(self, mode: Mode) -> None:
+        """Put a mode in force, and tell who waits for that."""
+        self.mode = mode
+        for event in self._watchers:
+            event.set()
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[asyncio.Event]:
+        """An event that is set when the mode in force may have changed."""
+        event = asyncio.Event()
+        for each in self.lineage:
+            each._watchers.add(event)
+        try:
+            yield event
+        finally:
+            for each in self.lineage:
+                each._watchers.discard(event)
+
+    # -- rules -------------------------------------------------------------------------------------------------------
+
+    def refresh_rules(self, config: Config, dirs: Directories) -> None:
+        """Read the rule files again if any changed.
+
+        Raises ConfigError with file:line when there is no good state yet; later a bad file is kept out, the last good
+        rules stay and `rule_errors` says so.
+        """
+        above = self.parent
+        if above is not None and not above.ended:
+            above.refresh_rules(config, dirs)
+        signature = (
+            rulefiles.signature(config, dirs, self.workspace),
+            self.session_rules,
+            None if above is None else above.revision,
+        )
+        if signature == self._signature:
+            return
+        try:
+            found = rulefiles.read(config, dirs, self.workspace)
+        except ConfigError as error:
+            if self._signature is None:
+                raise
+            self.rule_errors = (str(error),)
+            return
+        own = found.rules
+        self.rules = RuleSet((*self.cli_rules, *self.session_rules, *own.rules), own.strategy, own.inert)
+        self.file_additional = found.additional
+        self.hooks, self.guarded = found.hooks, found.guarded
+        self.forbid_bypass = found.forbid_bypass
+        if above is not None:
+            self.rules = inherit(self.rules, above.rules, self.spec.allow, above.workspace, self.workspace)
+            roots = (above.workspace, *above.additional)
+            self.file_additional = tuple(path for path in found.additional if any(is_within(path, root) for root in roots))
+            self.hooks = tuple(dict.fromkeys((*above.hooks, *found.hooks)))
+            self.guarded = tuple(dict.fromkeys((*above.guarded, *found.guarded)))
+            self.forbid_bypass = self.forbid_bypass or above.forbid_bypass
+        self.ignored = found.ignored
+        self.default_mode = found.default_mode
+        if self.forbid_bypass and self.mode is Mode.BYPASS:
+            self.set_mode(Mode.DEFAULT)
+        self.rule_errors = ()
+        self._signature = signature
+        self.revision = _digest(self.rules, self.hooks, config.policy, self.additional)
+        tight = tuple(rule for rule in self.rules.rules if rule.behavior is not Behavior.ALLOW)
+        self.tightening = _digest(tight, self.hooks, config.policy)
+
+
+def _digest(*values: object) -> str:
+    return hashlib.sha256(repr(values).encode()).hexdigest()[:16]
+
+
+def enclosing_repository(directory: str) -> str:
+    """The nearest directory at or above that holds `.git`, unless that is `/` or a home directory; else `directory`."""
+    current = directory
+    homes = {settings.home_directory()}
+    while current not in homes and current != "/":
+        try:
+            mode = os.lstat(f"{current}/.git").st_mode
+        except OSError:
+            mode = 0
+        if stat.S_ISDIR(mode) or stat.S_ISREG(mode):
+            return current
+        current = os.path.dirname(current)
+    return directory
