@@ -89,6 +89,7 @@ class Compounds(Redirects):
             if b.closer == ")":
                 raise self.refuse("unparsed.ambiguous", start, pos, "a coprocess in a substitution depends on the version")
             b.frame.uncertain = True
+            b.state = PIPE  # as behind `|`, `time` is no keyword here
             b.notes = (Note("shell.coproc", self.span(start, pos)),)
             name = tokens.COPROC_NAME.match(self.text, pos)
             return name.end() if name else pos
