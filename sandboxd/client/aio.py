@@ -116,6 +116,7 @@ class AsyncClient:
         self._timeout = timeout
         self._channel: grpc.aio.Channel | None = None
         self._default: AsyncSession | None = None
+        self._streams: set[Any] = set()  # calls that still deliver
 
     async def __aenter__(self) -> Self:
         self.connect()
@@ -142,6 +143,8 @@ class AsyncClient:
         channel, self._channel = self._channel, None
         if channel is None:
             return
+        for call in self._streams:
+            call.cancel()  # closing the channel alone does not tell the daemon
         try:
             if self._default is not None:
                 with contextlib.suppress(Unavailable):
@@ -306,12 +309,14 @@ class AsyncClient:
 
     async def _stream(self, method: Any, request: Any, secret: str = "") -> AsyncIterator[Any]:
         call = method(request, metadata=_metadata(secret))
+        self._streams.add(call)
         try:
             async for message in call:
                 yield message
         except grpc.aio.AioRpcError as error:
             raise translate(error) from None
         finally:
+            self._streams.discard(call)
             call.cancel()
 
     async def _answer(self, event: ApprovalNeeded, text: str) -> None:
@@ -376,7 +381,11 @@ class AsyncSession:
         if timeout is not None:
             request.command.timeout.FromNanoseconds(round(timeout * 1e9))
         messages = self._client._stream(self._client._executions.Start, request, self.secret)
-        return await AsyncExecution.open(self._client, self, text, messages)
+        try:
+            first = await anext(messages)  # it always comes; an error that stands before it is raised here
+        except StopAsyncIteration:
+            raise Unavailable("the daemon ended the stream before its first event", fix="see the daemon's log") from None
+        return AsyncExecution(self._client, self, text, first.event.execution_id, messages, first)
 
     async def attach(self, execution_id: str, *, from_sequence: int = 1) -> AsyncExecution:
         """Follow an execution of this session from an event on."""
@@ -388,7 +397,7 @@ class AsyncSession:
             session_id=self.id, execution_id=execution_id, from_sequence=from_sequence
         )
         messages = self._client._stream(self._client._executions.Attach, request, self.secret)
-        return await AsyncExecution.open(self._client, self, known.execution.text, messages)
+        return AsyncExecution(self._client, self, known.execution.text, execution_id, messages)
 
     async def check(self, text: str, *, cwd: str | None = None) -> values.Check:
         """What would be decided now; nothing runs."""
@@ -431,23 +440,22 @@ class AsyncSession:
 class AsyncExecution:
     """A command that was started. Iterate over its events once, or `wait`; leaving `async with` lets go of it."""
 
-    def __init__(self, client: AsyncClient, session: AsyncSession, text: str, messages: AsyncIterator[Any], first: Any) -> None:
+    def __init__(
+        self,
+        client: AsyncClient,
+        session: AsyncSession,
+        text: str,
+        execution_id: str,
+        messages: AsyncIterator[Any],
+        first: Any = None,
+    ) -> None:
         self._client = client
         self._session = session
         self._messages = messages
-        self._first = first
+        self._first = first  # of the messages, when it was read already
         self._offset = 0
         self.text = text
-        self.id: str = first.event.execution_id
-
-    @classmethod
-    async def open(cls, client: AsyncClient, session: AsyncSession, text: str, messages: AsyncIterator[Any]) -> AsyncExecution:
-        """Wait for the first event, which always comes; an error that stands before it is raised here."""
-        try:
-            first = await anext(messages)
-        except StopAsyncIteration:
-            raise Unavailable("the daemon ended the stream before its first event", fix="see the daemon's log") from None
-        return cls(client, session, text, messages, first)
+        self.id = execution_id
 
     async def __aenter__(self) -> Self:
         return self
@@ -462,8 +470,8 @@ class AsyncExecution:
     async def __aiter__(self) -> AsyncIterator[Event]:
         """The events to the last. While a question is open, `on_ask` is asked; its errors are raised here."""
         asking: asyncio.Task[None] | None = None
-        message = self._first
         try:
+            message = await self._next(None) if self._first is None else self._first
             while message is not None:
                 event = decode.event(message.event, self.text)
                 if isinstance(event, ApprovalNeeded) and self._client._on_ask is not None:

@@ -41,7 +41,11 @@ class Client:
         )
 
     def __enter__(self) -> Self:
-        self._do(self._client.__aenter__())
+        try:
+            self._do(self._client.__aenter__())
+        except BaseException:
+            self.close()
+            raise
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
