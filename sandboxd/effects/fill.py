@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -178,6 +179,9 @@ class _Filling:
                 call.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
         elif name == "value":
             self._value(role, word, because)
+        elif name == "name":
+            if word is None or not word.values or not all(_PLAIN_NAME.fullmatch(text) for text in word.values):
+                call.opaque("opaque.script", because, span, "it may be a file that is run", call.mentions())
         elif name in ("git.config", "git.global"):
             self._standing(Standing(role), because)
         elif name == "git.format":
@@ -343,6 +347,8 @@ class _Filling:
 _NESTS = ("command", "code.rest")
 # How values say that the contents of a file are meant: aws, az, gh, kubectl.
 _FILE_MARKS = ("@", "file://", "fileb://", "go-template-file=", "templatefile=", "jsonpath-file=", "custom-columns-file=")
+# A name that no tool takes for a file or an address.
+_PLAIN_NAME = re.compile(r"[A-Za-z0-9@][\w@+.-]*(?:/[A-Za-z0-9@][\w@+.-]*)*(?<!\.rb)")
 # Opaque roles whose words are program text.
 _CODE = frozenset(("opaque.code", "opaque.script"))
 # Opaque roles whose own word names what is read, not what is touched.

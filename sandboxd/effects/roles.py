@@ -74,6 +74,7 @@ _ROLES = (
     Role("secret", _READ, code="secret.output"),
     Role("secret.named", _READ, code="secret.output"),
     Role("value", _READ),
+    Role("name"),
     Role("env", EffectKind.ENV),
     *(Role(f"process.{name}", EffectKind.PROCESS, code=f"process.{name}") for name in ("signal", "priority", "trace")),
     *(
