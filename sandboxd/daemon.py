@@ -17,6 +17,7 @@ from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
 from sandboxd import config as settings
+from sandboxd import leftovers
 from sandboxd.api.server import Server, build_server
 from sandboxd.config import Config, Directories
 from sandboxd.engine import Engine, State
@@ -53,6 +54,8 @@ async def running(config: Config, dirs: Directories, *, owner: bool = True) -> A
                 record.close_open_executions("daemon_restart")
                 record.close_open_approvals("approval_expired: the daemon stopped before anybody answered")
             engine = Engine(config, dirs, record, ())
+            if owner:
+                await asyncio.to_thread(_take_over, engine)
             servers: list[Server] = []
             try:
                 for role, name in SOCKETS.items():
@@ -72,6 +75,14 @@ async def running(config: Config, dirs: Directories, *, owner: bool = True) -> A
             for name in SOCKETS.values():
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(f"{dirs.runtime}/{name}")
+
+
+def _take_over(engine: Engine) -> None:
+    """Find what an earlier daemon left, and remove what nobody can use."""
+    settings = engine.config.run
+    engine.past.load(keep=settings.keep_finished, max_age=settings.spill_age)
+    engine.sessions.spills.sweep()
+    leftovers.sweep()
 
 
 @contextlib.asynccontextmanager

@@ -11,11 +11,11 @@ import os
 import secrets
 import time
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum, unique
 
-from sandboxd import __version__
+from sandboxd import __version__, attending, outputs
 from sandboxd.catalog import Catalog
 from sandboxd.config import Config, Directories
 from sandboxd.confining import confined, return_home
@@ -24,19 +24,21 @@ from sandboxd.consult.approvals import Approvals
 from sandboxd.consult.hookdefs import HookEvent
 from sandboxd.consulting import Consulting, ground
 from sandboxd.errors import Exhausted, NotFound, RequestError, SandboxdError, Unavailable
-from sandboxd.jobs import Job, validate
+from sandboxd.jobs import Job, Turn, validate
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import (
     Behavior,
     Decision,
     EndKind,
     Enforcement,
+    ModelText,
     Needs,
     Probe,
     Request,
     Result,
     Strength,
 )
+from sandboxd.past import Past
 from sandboxd.paths import join
 from sandboxd.policy.explain import steer
 from sandboxd.policy.modes import looser
@@ -101,6 +103,9 @@ class Engine:
         self.sessions = Sessions(config, dirs)
         self.consulting = Consulting(self.sessions, record, dirs)
         self.catalog = Catalog(config, dirs, probes)
+        self._spool = f"{dirs.state}/spool"
+        os.makedirs(self._spool, mode=0o700, exist_ok=True)
+        self.past = Past(record, self._spool)
         self.state = State.STARTING
         self._lanes = Lanes()
         self._jobs: dict[str, Job] = {}
@@ -190,8 +195,9 @@ class Engine:
 
     # -- running -----------------------------------------------------------------------------------------------------
 
-    async def start(self, request: Request, session: SessionState) -> Execution:
+    async def start(self, request: Request, session: SessionState, turn: Turn | None = None) -> Execution:
         """Start one command; returns at once, its events tell the rest. Idempotent by `request_id` within a session.
+        `turn` is its place in a batch.
 
         Raises RequestError, Exhausted or Unavailable before anything is recorded.
         """
@@ -207,7 +213,7 @@ class Engine:
         if sum(job.execution.result is None for job in self._jobs.values()) >= self.config.run.max_executions:
             raise Exhausted("too many executions", fix="wait, or raise `run.max_executions`")
         execution_id = f"e-{secrets.token_hex(8)}"
-        job = Job(Execution(execution_id, session.id, request.text, f"{self.dirs.state}/spool"), request, session, request)
+        job = Job(Execution(execution_id, session.id, request.text, self._spool), request, session, request, turn=turn)
         self._jobs[execution_id] = job
         if request.request_id:
             self._by_request[key] = execution_id
@@ -227,8 +233,11 @@ class Engine:
             log.exception("execution %s failed", execution.id)
             result = Result(EndKind.FAILED, 125, cause=f"internal error: {error!r}")
         result = dataclasses.replace(result, cwd=result.cwd or job.session.cwd, notes=tuple(job.notes))
-        self.record.record_execution_finished(execution.id, result)
+        result = await outputs.settled(job, result, self.sessions.spills, self.config.run)
+        self.record.record_execution_finished(execution.id, result, secrets=job.session.secrets)
         execution.finish(result)
+        if job.expiry is not None:
+            job.expiry.cancel()
         self._finished.append(execution.id)
         while len(self._finished) > self.config.run.keep_finished:
             self._forget(self._finished.popleft())
@@ -250,12 +259,12 @@ class Engine:
             if decision.behavior is not Behavior.ALLOW:
                 return await self._denied(job, judged, decision)
             alone = judged.analysis.changes_cwd or not judged.analysis.concurrency_safe
-            most = self.config.sessions.max_parallel
-            async with self._lanes.admit(session.workspace, session.id, not alone, most, execution.queued):
+            async with self.turn(session, not alone, execution.queued, job.turn):
                 fresh = await asyncio.to_thread(judge, self._question(job.request, session), judged.inputs.opinions)
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now
                 decision = fresh.decision
+                job.judged, job.revision = fresh, session.revision
                 await self._record(job, fresh, decision)
                 execution.decided(decision)
                 result = await confined(job, fresh, alone, self.catalog, self.record, self.config.run)
@@ -272,6 +281,20 @@ class Engine:
             grants=(),
         )
         return await self._denied(job, judged, decision)
+
+    @contextlib.asynccontextmanager
+    async def turn(
+        self, session: SessionState, safe: bool, on_wait: Callable[[str], None] | None, turn: Turn | None
+    ) -> AsyncIterator[None]:
+        """Stand in the session's lane, behind what its batch asked for before, and hold the turn for the block."""
+        if turn is not None and not turn.open.is_set():
+            if on_wait is not None:
+                on_wait("an earlier call of its batch comes first")
+            await turn.open.wait()
+        entered = None if turn is None else turn.entered
+        most = self.config.sessions.max_parallel
+        async with self._lanes.admit(session.workspace, session.id, safe, most, on_wait, entered):
+            yield
 
     async def _same_ground(self, job: Job, judged: Judged, fresh: Judged) -> bool:
         """Whether a decision made earlier may be acted on now: still ALLOW, and nothing it rested on has changed."""
@@ -304,12 +327,13 @@ class Engine:
         self.record.record_session(
             session.id, session.workspace, session.mode.value, profile=session.profile, parent_id=spec.parent_id
         )
+        self.past.remember(session.id, session.secret)
         await self.consulting.session_began(session)
         return session
 
     async def _record(self, job: Job, judged: Judged, decision: Decision) -> None:
         """Write the decision; what was denied or touched safety is on disk before anything else happens."""
-        job.decision_id = f"d-{secrets.token_hex(8)}"
+        job.decision_id, job.decision = f"d-{secrets.token_hex(8)}", decision
         durable = decision.behavior is not Behavior.ALLOW or decision.protected or decision.step == "2a"
         row = await self.record.record_decision(
             decision_id=job.decision_id,
@@ -321,6 +345,7 @@ class Engine:
             decision=decision,
             analysis=judged.analysis,
             durable=durable,
+            secrets=job.session.secrets,
         )
         for queue in self._watchers:
             if not queue.full():
@@ -331,12 +356,44 @@ class Engine:
     def execution(self, execution_id: str, session: SessionState | None) -> Execution:
         """An execution of that session (of any, for None). Raises NotFound."""
         job = self._jobs.get(execution_id)
+        if job is None and session is None and (found := self.past.get(execution_id)) is not None:
+            return found
         if job is None or (session is not None and job.session is not session):
             raise NotFound(f"no execution `{execution_id}`", field="execution_id", fix="list the executions of your session")
         return job.execution
 
     def list_executions(self, session: SessionState | None) -> tuple[Execution, ...]:
-        return tuple(job.execution for job in self._jobs.values() if session is None or job.session is session)
+        """Oldest first; without a session, what an earlier daemon left comes first."""
+        past = self.past.list() if session is None else ()
+        return (*past, *(job.execution for job in self._jobs.values() if session is None or job.session is session))
+
+    def job(self, execution: Execution) -> Job | None:
+        """The engine's side of an execution; None for one of an earlier daemon."""
+        return self._jobs.get(execution.id)
+
+    async def model_text(self, execution: Execution) -> ModelText | None:
+        """What a model reads of it; None before its end."""
+        if execution.result is None:
+            return None
+        spills, limits = self.sessions.spills, self.config.run
+        job = self.job(execution)
+        if job is None:
+            return await outputs.past_view(execution, limits)
+        return await outputs.model_view(job, spills, limits)
+
+    def let_go(self, execution: Execution) -> None:
+        """The caller that started it, or one who came back, has stopped following it."""
+        job = self.job(execution)
+        if job is not None:
+            attending.let_go(job, lambda cause: self.cancel(execution, cause))
+
+    async def write_stdin(self, execution: Execution, offset: int, data: bytes, eof: bool) -> int:
+        """Feed a command; how many bytes it was given in all. Raises RequestError, Exhausted, or Forbidden when what is
+        written is code that may not be run now."""
+        job = self.job(execution)
+        if job is not None and data:
+            await attending.check_stdin(job, lambda: self._question(job.request, job.session))
+        return execution.write_stdin(offset, data, eof)
 
     def cancel(self, execution: Execution, cause: str) -> None:
         """End an execution wherever it is: waiting for a human, for its lane, or running. Idempotent."""
@@ -368,6 +425,7 @@ class Engine:
         jobs = [job for job in self._jobs.values() if job.session is session]
         await self._stop(jobs, "session_deleted")
         await self.consulting.session_ended(session)
+        self.past.forget(session.id)
         self.sessions.delete(session)
         for pending in self.approvals.list(session.id):
             pending.cancel("the session that would answer has ended")

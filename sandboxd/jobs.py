@@ -11,7 +11,7 @@ from typing import Any
 from sandboxd.consult.approvals import Pending
 from sandboxd.errors import Forbidden, RequestError
 from sandboxd.judge import Judged
-from sandboxd.model import Decision, ModelText, Opinion, Request
+from sandboxd.model import Decision, Mode, ModelText, Opinion, Request
 from sandboxd.run.execution import Execution
 from sandboxd.session import SessionState
 
@@ -45,7 +45,8 @@ class Job:
     turn: Turn | None = None  # its place in a batch
     judged: Judged | None = None  # as it was allowed to run
     decision: Decision | None = None
-    standing: tuple[Any, str] | None = None  # mode and rules under which its stdin was last found allowed
+    revision: str = ""  # of the rules when it was allowed to run
+    standing: tuple[Mode, str] | None = None  # mode and rules under which its stdin was last found allowed
     model: ModelText | None = None  # kept when it is a preview
     expiry: asyncio.TimerHandle | None = None  # when it ends unless somebody comes back
 

@@ -7,6 +7,7 @@ import asyncio
 import contextlib
 import hashlib
 import os
+import re
 import secrets
 import stat
 import time
@@ -24,6 +25,8 @@ from sandboxd.paths import is_within
 from sandboxd.policy.breaker import Breaker
 from sandboxd.policy.inherit import inherit
 from sandboxd.policy.modes import effective
+
+_SECRET_NAME = re.compile(r"pass|secret|token|key|credential|auth|cookie|session|dsn|(^|_)(pw|pwd|pat|url|uri)$", re.IGNORECASE)
 
 
 @unique
@@ -92,6 +95,11 @@ class SessionState:
     @property
     def workspace(self) -> str:
         return self.isolation.workspace
+
+    @property
+    def secrets(self) -> tuple[str, ...]:
+        """Values of its environment that no record may hold: of names that are given to secrets."""
+        return tuple(value for name, value in self.isolation.env if value and _SECRET_NAME.search(name))
 
     @property
     def additional(self) -> tuple[str, ...]:

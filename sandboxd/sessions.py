@@ -10,6 +10,7 @@ import secrets
 import shutil
 import tempfile
 
+from sandboxd import leftovers
 from sandboxd.config import Config, Directories
 from sandboxd.errors import Exhausted, Forbidden, NotFound, RequestError
 from sandboxd.isolation import environment
@@ -167,6 +168,7 @@ class Sessions:
             self.delete(state)
         if self._tmp_root is not None:
             _remove_tree(self._tmp_root)
+            os.close(self._tmp_claim)
             self._tmp_root = None
 
     def _limit_agent(self, spec: SessionSpec, workspace: str, parent: SessionState | None) -> None:
@@ -211,7 +213,8 @@ class Sessions:
         the parent may be entered but not listed, the directory itself belongs to the box's user alone.
         """
         if self._tmp_root is None:
-            self._tmp_root = tempfile.mkdtemp(prefix="sandboxd-")
+            self._tmp_root = tempfile.mkdtemp(prefix=leftovers.PREFIX)
+            self._tmp_claim = leftovers.claim(self._tmp_root)
             os.chmod(self._tmp_root, 0o711)  # noqa: S103  a box's user must pass through, and can list nothing
         path = f"{self._tmp_root}/{session_id}"
         os.mkdir(path, 0o700)

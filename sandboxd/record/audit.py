@@ -177,7 +177,14 @@ class Record:
         self._writer.put(statement)
 
     def record_execution_finished(
-        self, execution_id: str, result: Result, *, session_id: str = "", decision_id: str = "", at: float | None = None
+        self,
+        execution_id: str,
+        result: Result,
+        *,
+        session_id: str = "",
+        decision_id: str = "",
+        at: float | None = None,
+        secrets: tuple[str, ...] = (),
     ) -> None:
         """The end of an execution; one that never started (denied, failed, cancelled while it waited) gets its row here.
 
@@ -195,7 +202,7 @@ class Record:
                     finished,
                     result.end.value,
                     result.code,
-                    document(result, ()),
+                    document(result, secrets),
                     self._owner,
                 ),
             )

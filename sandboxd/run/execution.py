@@ -15,6 +15,7 @@ command waits in write(). A follower that is still replaying old output holds no
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -91,6 +92,26 @@ class Execution:
         self._beat: Progress | None = None
         self._pulsing: asyncio.TimerHandle | None = None
         self._closed = False
+
+    @classmethod
+    def past(
+        cls, execution_id: str, session_id: str, text: str, spool_dir: str, decision: Decision | None, result: Result
+    ) -> Execution:
+        """An ended execution of a daemon that is gone: its output from the spool, the rest from the record.
+
+        Output keeps its sequence numbers. Blocking. Raises NotFound when the spool cannot be read.
+        """
+        self = cls(execution_id, session_id, text, spool_dir)
+        self._bytes = self._spool.adopt()
+        self._emit(Queued(1, execution_id))
+        if decision is not None:
+            self._emit(Decided(2, execution_id, decision))
+        self._last = max(self._last, self._spool.last)
+        if result.end is EndKind.DAEMON_RESTART:
+            out, err = (self._bytes[stream] for stream in (Stream.STDOUT, Stream.STDERR))
+            result = dataclasses.replace(result, stdout_bytes=out, stderr_bytes=err, truncated=True)
+        self.finish(result)
+        return self
 
     @property
     def started(self) -> bool:
@@ -203,6 +224,8 @@ class Execution:
         if from_seq < 1:
             raise RequestError(f"`{from_seq}` is not a sequence number", field="from_seq", fix="they start at 1")
         self._check_open()
+        if self.result is not None:
+            from_seq = min(from_seq, self._last)  # the terminal event is always sent
         position = self._spool.seek(from_seq)
         follower = _Follower(position, self._spool.size - position <= WINDOW)
         self._followers.add(follower)
@@ -215,10 +238,13 @@ class Execution:
                         self._check_open()
                         event, position = self._spool.read(follower.position)
                     yield event
-                    seq += 1
+                    seq = event.seq + 1  # a daemon that is gone took some numbers along
                     self._advance(follower, position)
                 if self.result is not None:
-                    return
+                    if seq <= self._last + 1:
+                        return
+                    seq = self._last  # it asked for what never came; the terminal event is sent all the same
+                    continue
                 self._check_open()
                 if self._beat is not beat and self._beat is not None:
                     beat = self._beat

@@ -31,17 +31,22 @@ class Lanes:
         safe: bool,
         limit: int,
         on_wait: Callable[[str], None] | None = None,
+        on_enter: Callable[[], None] | None = None,
     ) -> AsyncIterator[None]:
         """Wait for the turn, hold it for the `async with` block.
 
         `safe`: concurrency-safe, may run beside others that are. `limit`: how many the session may run at once.
-        `on_wait` is called once with the reason when it does not start at once. Being cancelled gives the turn back.
+        `on_enter` is called when it stands in its lane, `on_wait` then with the reason when it does not start at once.
+        Being cancelled gives the turn back.
         """
         ticket = next(self._tickets)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._turns[ticket] = turn
         try:
-            for instruction in self._carry_out(self._machine.handle(Submitted(ticket, workspace, session_id, safe, limit))):
+            instructions = self._carry_out(self._machine.handle(Submitted(ticket, workspace, session_id, safe, limit)))
+            if on_enter is not None:
+                on_enter()
+            for instruction in instructions:
                 if isinstance(instruction, Hold) and on_wait is not None:
                     on_wait(instruction.why.value)
             await turn
