@@ -12,23 +12,20 @@ A hook runs as the daemon's user, outside any sandbox: only trusted files may de
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import os
-import signal
-import subprocess
 import time
 from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any
 
 from sandboxd.consult.hookdefs import Hook, HookEvent
+from sandboxd.consult.programs import SYSTEM_PATH, Bounds, converse
 from sandboxd.model import Behavior, Consultant, Opinion
 
 MAX_STDOUT = 1 << 20  # bytes of an answer; more is a failure
 MAX_STDERR = 1 << 14  # bytes of a reason that are kept
 MAX_CONTEXT = 10_000  # characters of additionalContext that reach the model
-SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _ENV = ("HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ", "TMPDIR")
 _DECISIONS = {
     "allow": Behavior.ALLOW,
@@ -136,98 +133,16 @@ async def _run(hook: Hook, data: bytes, workspace: str, cwd: str) -> Reply:
     def failed(what: str) -> Reply:
         return Reply(hook, failure=what, latency=time.monotonic() - begin)
 
+    bounds = Bounds(hook.timeout, MAX_STDOUT, MAX_STDERR)
     try:
-        process = subprocess.Popen(  # noqa: ASYNC220  a vfork: Popen without preexec_fn returns at exec
-            ("/bin/sh", "-c", hook.command),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=env,
-            cwd=cwd,
-            start_new_session=True,
-        )
+        ran = await converse(("/bin/sh", "-c", hook.command), data, bounds, env=env, cwd=cwd)
+    except TimeoutError:  # which is an OSError too
+        return failed(f"no answer within {hook.timeout:g} s")
     except OSError as error:
         return failed(f"cannot start: {error.strerror}")
-    with process:
-        try:
-            async with asyncio.timeout(hook.timeout):
-                out, err = await _talk(process, data)
-        except TimeoutError:
-            return failed(f"no answer within {hook.timeout:g} s")
-        finally:
-            _end(process)
-            code = process.wait()  # it has been killed, or has ended: this does not wait
-    if out is None:
+    if ran.out is None:
         return failed(f"more than {MAX_STDOUT} bytes of output")
-    return _reply(hook, code, out, err, time.monotonic() - begin)
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the hook's process group. Only before it is reaped: its number is not another's yet."""
-    if process.returncode is None:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-async def _talk(process: subprocess.Popen[bytes], data: bytes) -> tuple[bytes | None, bytes]:
-    """Feed stdin, read both streams until the hook itself has ended. Stdout is None when it said too much.
-
-    asyncio's own subprocess would wait for the pipes, which a process that the hook left behind keeps open.
-    """
-    loop = asyncio.get_running_loop()
-    ended: asyncio.Future[None] = loop.create_future()
-    pidfd = os.pidfd_open(process.pid)
-
-    def gone() -> None:
-        loop.remove_reader(pidfd)
-        ended.set_result(None)
-
-    loop.add_reader(pidfd, gone)
-    feeding = asyncio.create_task(_feed(process.stdin, data))
-    reading = [
-        asyncio.create_task(_read(stream, most)) for stream, most in ((process.stdout, MAX_STDOUT), (process.stderr, MAX_STDERR))
-    ]
-    try:
-        await asyncio.wait((ended, reading[0]), return_when=asyncio.FIRST_COMPLETED)
-        if not ended.done() and reading[0].result()[1]:
-            return None, b""
-        await ended
-        _end(process)  # what it left behind would hold the pipes open
-        (out, over), (err, _) = await asyncio.gather(*reading)
-        return (None if over else out), err
-    finally:
-        loop.remove_reader(pidfd)
-        os.close(pidfd)
-        for task in (feeding, *reading):
-            task.cancel()
-        await asyncio.gather(feeding, *reading, return_exceptions=True)
-
-
-async def _feed(stream: IO[bytes] | None, data: bytes) -> None:
-    loop = asyncio.get_running_loop()
-    transport, protocol = await loop.connect_write_pipe(lambda: asyncio.streams.FlowControlMixin(loop), stream)
-    writer = asyncio.StreamWriter(transport, protocol, None, loop)
-    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a hook need not read its input
-        writer.write(data)
-        await writer.drain()
-    writer.close()
-
-
-async def _read(stream: IO[bytes] | None, most: int) -> tuple[bytes, bool]:
-    """The first `most` bytes of a pipe, read to its end, and whether there were more."""
-    loop = asyncio.get_running_loop()
-    reader = asyncio.StreamReader(loop=loop)
-    transport, _ = await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader, loop=loop), stream)
-    kept, over = bytearray(), False
-    try:
-        while part := await reader.read(1 << 16):
-            over = over or len(kept) + len(part) > most
-            kept += part[: most - len(kept)]
-            if over and most == MAX_STDOUT:
-                break
-    finally:
-        transport.close()
-    return bytes(kept), over
+    return _reply(hook, ran.code, ran.out, ran.err, time.monotonic() - begin)
 
 
 def _reply(hook: Hook, code: int, out: bytes, err: bytes, latency: float) -> Reply:
