@@ -81,7 +81,7 @@ def settle(watch: Watch, asked: PlanRequest, plan: LaunchPlan) -> Report:
     for root in watch.roots:
         seen = forest.look(root, thorough=True)
         made = [path for path in seen.protected if path not in old and _changed(path, watch.since)]
-        made = [path for path in made if not any(is_within(path, target) for target in granted)]
+        made = [path for path in made if not any(is_within(path, each) or is_within(each, path) for each in granted)]
         if not trusted:
             git_dirs = {git_dir for path in made if (git_dir := _git_dir(path, root, asked.facts))}
             git_dirs.update(bare for bare in seen.bares if bare not in known or _changed(f"{bare}/config", watch.since))

@@ -6,6 +6,7 @@ As a script: the dictionary as JSON on stdin, the answer as JSON on stdout. Noth
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -17,10 +18,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from sandboxd.errors import SandboxdError
-from sandboxd.isolation import backends, profiles, protect
+from sandboxd.isolation import backends, profiles
 from sandboxd.isolation.plan import plan
-from sandboxd.isolation.violations import promise_broken, violations
-from sandboxd.model import Box, Facts, Grant, GrantKind, PlanRequest, Session, Stdio
+from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
+from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, PlanRequest, Session, Stdio
+from sandboxd.observe import aftermath, observe
 
 WRITE = ("workspace_write", "")
 
@@ -38,6 +40,8 @@ def request(spec: dict[str, Any]) -> PlanRequest:
         tmp=spec.get("tmp", ""),
         own=tuple(spec.get("own", ())),
         spill=spec.get("spill", ""),
+        registry=spec.get("registry", ""),
+        additional=tuple(spec.get("additional", ())),
         env=tuple(tuple(pair) for pair in spec.get("env", ())),
     )
     return PlanRequest(
@@ -53,6 +57,14 @@ def request(spec: dict[str, Any]) -> PlanRequest:
             protected=tuple(spec.get("protected", ())),
             hooks_paths=tuple(spec.get("hooks_paths", ())),
             armed_git=tuple(tuple(pair) for pair in spec.get("armed_git", ())),
+            env_files=tuple(spec.get("env_files", ())),
+        )
+        if not spec.get("observe", False)
+        else observe(
+            Analysis(spec["text"], spec["workspace"], ()),
+            workspace=spec["workspace"],
+            home=session.home,
+            path_env="/usr/bin:/bin",
         ),
         git_reads=spec.get("git_reads", False),
         git_porcelain=spec.get("git_porcelain", False),
@@ -65,15 +77,17 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Run one command to its end. `error` is set, and nothing else, when no box could be built."""
     with _daemon(spec.get("leak", ""), spec.get("daemon_env", {})):
         try:
-            return _run(request(spec), spec.get("then", ""))
+            return _run(request(spec), spec.get("then", ""), spec.get("backend", "bwrap"))
         except SandboxdError as error:
             return {"error": str(error)}
 
 
-def _run(asked: PlanRequest, then: str) -> dict[str, Any]:
+def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
     """`then` is what to do at the first output: `kill` the box, or send it a signal by number."""
     launch = plan(asked, backends.host_facts(asked.session, asked))
-    backend = backends.choose(asked.profile, PROBES)
+    watch = aftermath.begin(asked, launch)
+    probes = tuple(probe for probe in PROBES if probe.backend == name)
+    backend = backends.choose(dataclasses.replace(asked.profile, fallback=(name,)), probes)
     ends, child = _pipes(asked.report_cwd)
     try:
         box = backend.start(launch, child)
@@ -83,7 +97,7 @@ def _run(asked: PlanRequest, then: str) -> dict[str, Any]:
     out, err, cwd = _read_all(ends, box, then)
     box.kill()
     status = box.reap()
-    planted = protect.settle(launch)
+    report = aftermath.settle(watch, asked, launch) if watch is not None else aftermath.Report()
     return {
         "out": out,
         "err": err,
@@ -91,7 +105,12 @@ def _run(asked: PlanRequest, then: str) -> dict[str, Any]:
         "code": status.code,
         "signal": status.signal,
         "violations": [[each.kind, each.path, each.rule] for each in violations(err, status.code, launch)],
-        "planted": list(planted),
+        "planted": [each.path for each in report.violations if each.kind == "planted"],
+        "created": [each.path for each in report.violations if each.kind == "protected_created"],
+        "disarmed": [[each.path, each.rule] for each in report.violations if each.kind == "disarmed"],
+        "notes": [*report.notes, *vanished(status, launch)],
+        "limits": [each.rule for each in limits_met(status, err, launch)],
+        "oom": status.oom_kills,
         "broken": list(promise_broken(err, launch)),
         "enforcement": {state.layer.value: state.strength.value for state in box.enforcement.layers},
     }

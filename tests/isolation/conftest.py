@@ -33,6 +33,11 @@ class Result:
     error: str = ""
     violations: tuple[tuple[str, str, str], ...] = ()
     planted: tuple[str, ...] = ()
+    created: tuple[str, ...] = ()
+    disarmed: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    oom: int = 0
     broken: tuple[str, ...] = ()
     enforcement: dict[str, str] | None = None
 
@@ -52,8 +57,7 @@ class Runner:
 
     def all(self, texts: list[str], workspace: Path, **spec: Any) -> list[Result]:
         specs = [{"text": text, "workspace": str(workspace), "uid": self.uid, "home": str(self.home), **spec} for text in texts]
-        answers = self.runs(specs)
-        return [Result(**{**answer, "violations": tuple(map(tuple, answer.get("violations", ())))}) for answer in answers]
+        return [Result(**{name: _frozen(value) for name, value in each.items()}) for each in self.runs(specs)]
 
     def make(self, path: str, content: str | None = None) -> Path:
         """A file (or, without content, a directory) of this user below `root`."""
@@ -67,6 +71,11 @@ class Runner:
         for each in {target, *missing}:
             os.chown(each, self.uid, -1)
         return target
+
+
+def _frozen(value: Any) -> Any:
+    """Lists, which JSON made of tuples, as tuples again."""
+    return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
 @pytest.fixture(scope="session", params=["root", "plain", "dropped"])
