@@ -197,6 +197,11 @@ class Lexer(ABC):
             if _BARE_BRACE.search(raw) and ("," in raw or ".." in raw):
                 raise self.refuse("unparsed.ambiguous", start, end, "braces beside double quotes within double quotes")
 
+    def check_read_twice(self, start: int, end: int) -> None:
+        """Text that bash first took for arithmetic and then reads again: quotes may be decoded twice, bodies misplaced."""
+        if _READ_TWICE.search(self.text, start, end):
+            raise self.refuse("unparsed.ambiguous", start, end, "bash reads this twice, as arithmetic and as commands")
+
     def take_extra(self) -> Flags:
         if not self.extra:
             return _NONE
@@ -254,7 +259,8 @@ class Lexer(ABC):
             self._not_arithmetic.add(pos)
             end = self._substitution(pos, pieces, is_quoted)
             # bash finds the end of this form by counting parentheses, not by reading commands; both must agree.
-            if text.startswith("\\\n", pos + 2) or text[pos + 2 : end].count("(") + 1 != text[pos + 2 : end].count(")"):
+            self.check_read_twice(pos, end)
+            if text[pos + 2 : end].count("(") + 1 != text[pos + 2 : end].count(")"):
                 raise self.refuse("unparsed.ambiguous", pos, end)
             return end
         return self._substitution(pos, pieces, is_quoted)
@@ -540,5 +546,6 @@ class Lexer(ABC):
 
 _NONE: Flags = frozenset()
 _PROCESS_MARK = re.compile(r"[<>]\(")
+_READ_TWICE = re.compile(r"<<|\$['\"]|[\\`]")
 _BARE_BRACE = re.compile(r"(?<!\$)\{")
 _NAME_TAIL = re.compile(r"(?:\\\n)+[A-Za-z0-9_]")

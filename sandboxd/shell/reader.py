@@ -278,7 +278,10 @@ class Reader(Compounds):
         elif operator == "(":
             return self._opening(b, start, pos)
         elif operator == ")":
+            number = int(b.stack[-1][1]) if b.stack else 0
             self.close(b, "(", start)
+            if number:
+                self.check_read_twice(number - 1, pos)
             b.out.append(")")
         elif b.stack and b.stack[-1][0] == "case" and operator in (";;", ";&", ";;&"):
             self.end_clause(b, start)
@@ -312,6 +315,9 @@ class Reader(Compounds):
                 self.lifted(b, "t", self.arithmetic_slot(b, start, end, expression))
                 return end
             self._not_arithmetic.add(start)
+            b.out.append("(")
+            self.open(b, "(", start, start + 1)
+            return pos
         b.out.append("(")
         self.open(b, "(", start)
         return pos

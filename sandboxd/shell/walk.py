@@ -433,7 +433,11 @@ class Walker:
             value = assignment.value
             if index in frames:
                 words = assignment.elements if value is None else (value,)
-                self._nested(frames[index], _settled(words, state), context)
+                around = _settled(words, state)
+                if slot.words:
+                    # What stands in front of a command is not seen by the substitutions of what follows it there.
+                    around = around.forget(tuple([one.name for one in out]))
+                self._nested(frames[index], around, context)
             if not slot.words:
                 builtins.environment(assignment.name, note)
             if value is None:
