@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a word can mean to a tool: the roles that effect tables use, each with the effect it stands for.
 
-To add a role: one line in `_ROLES`, one in docs/tables.md, its name in table.schema.json, and, when it is more than one effect on one target, a case
-in infer.py.
+To add a role: one line in `_ROLES`, one in docs/tables.md, its name in table.schema.json, and, when it is more than one effect
+on one target, a case in fill.py.
 """
 
 from __future__ import annotations
