@@ -7,17 +7,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
-from sandboxd.cli import terminal, text
+from sandboxd.cli import report, terminal, text
 from sandboxd.cli.main import USAGE
 from sandboxd.config import Directories, directories, load
-from sandboxd.consult.prompt import escape_for_prompt
 from sandboxd.effects.tables import Tables
 from sandboxd.errors import RequestError
 from sandboxd.judge import Judged, Question, judge
-from sandboxd.model import Behavior, CommandKind, Decision, Rule, RuleSet, Scope, Session, Source, Span
+from sandboxd.model import Behavior, CommandKind, Rule, RuleSet, Scope, Session, Source
 from sandboxd.policy.rules import parse_rule
 from sandboxd.sessions import Role, SessionSpec, SessionState, enclosing_repository
 
@@ -36,6 +35,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jsonl", action="store_true", help="judge many commands: JSON lines in, JSON lines out")
     parser.add_argument("--workspace", metavar="DIR", help="look into this workspace (default: as `run` does; --jsonl: at none)")
     parser.add_argument("--cwd", metavar="DIR", help="where the command would start (default: here)")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every step of the waterfall")
     text.add_policy_options(parser)
     text.add_output_option(parser)
     parser.set_defaults(run=run)
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace) -> int:
     if options.output == "json":
         terminal.print_json({**_answer(judged), "message": judged.decision.message, "flip": judged.decision.flip})
     else:
-        print(_explain(judged, on=terminal.colourful(sys.stdout)))
+        print(_explain(judged, on=terminal.colourful(sys.stdout), verbose=options.verbose))
     return _EXIT[judged.decision.behavior]
 
 
@@ -176,10 +176,9 @@ def _answer(judged: Judged) -> dict[str, Any]:
 # One command, for a person
 
 
-def _explain(judged: Judged, *, on: bool) -> str:
+def _explain(judged: Judged, *, on: bool, verbose: bool) -> str:
     analysis, decision = judged.analysis, judged.decision
-    out = [_source(analysis.text, decision, on=on), "", text.verdict(decision, on=on)]
-    out += text.reasons(decision)
+    out = [report.source(analysis.text, decision, analysis.effects, on=on), "", *report.verdict(decision, on=on)]
     facts = [
         name
         for name, value in (
@@ -191,44 +190,7 @@ def _explain(judged: Judged, *, on: bool) -> str:
     ]
     out.append(f"  it is {', '.join(facts) or 'neither read-only nor destructive'}")
     if analysis.unparsed is not None:
-        detail = f" ({analysis.unparsed.detail})" if analysis.unparsed.detail else ""
+        detail = f" ({terminal.shown(analysis.unparsed.detail)})" if analysis.unparsed.detail else ""
         out.append(f"  it could not be read for certain: {analysis.unparsed.reason}{detail}")
-    rows = [
-        (
-            f"  {effect.kind.value}",
-            "anything" if effect.target is None else terminal.shown(effect.target, 80),
-            terminal.shown(analysis.text[effect.span.start : effect.span.end], 40),
-            effect.because,
-        )
-        for effect in analysis.effects
-    ]
-    if rows:
-        out += ["", terminal.table(rows, ("  effect", "target", "in", "because"))]
-    return "\n".join(out)
-
-
-def _source(command: str, decision: Decision, *, on: bool) -> str:
-    """The command with what the decision rests on underlined: in colour, or by a line of carets."""
-    marked = _marked(command, (evidence.span for evidence in decision.evidence if evidence.span is not None))
-    colour = terminal.VERDICT_COLOURS[decision.behavior.value]
-    if on:
-        pieces = []
-        start = 0
-        for position in range(1, len(command) + 1):
-            if position == len(command) or marked[position] != marked[start]:
-                piece = escape_for_prompt(command[start:position], newline="\n  ")
-                pieces.append(terminal.paint(piece, terminal.UNDERLINE, colour, on=marked[start]))
-                start = position
-        return "  " + "".join(pieces)
-    lines = ["  " + escape_for_prompt(command, newline="\n  ")]
-    if any(marked) and command.isascii() and command.isprintable():
-        lines.append("  " + "".join("^" if mark else " " for mark in marked).rstrip())
-    return "\n".join(lines)
-
-
-def _marked(command: str, spans: Iterable[Span]) -> list[bool]:
-    marked = [False] * len(command)
-    for span in spans:
-        for position in range(span.start, min(span.end, len(command))):
-            marked[position] = True
-    return marked
+    tables = (report.effects(analysis, on=on), report.trace(decision) if verbose else "")
+    return "\n".join((*out, *(f"\n{table}" for table in tables if table)))

@@ -6,10 +6,9 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sandboxd.cli import terminal, text
+from sandboxd.cli import report, terminal, text
 from sandboxd.cli.connect import handler
 from sandboxd.client import AsyncClient, DecisionRecord
-from sandboxd.consult.prompt import escape_for_prompt
 from sandboxd.model import Behavior
 
 
@@ -58,18 +57,13 @@ async def _show(client: AsyncClient, options: argparse.Namespace) -> int:
         return 0
     on = terminal.colourful(sys.stdout)
     decision = found.decision
-    print("    " + escape_for_prompt(found.text))
-    print("\n".join([text.verdict(decision, on=on), *text.reasons(decision), ""]))
+    print("\n".join((report.source(found.text, decision, on=on), "", *report.verdict(decision, on=on), "")))
     rows = [("mode", found.mode.value), ("directory", terminal.shown(found.cwd)), ("time", text.moment(found.created))]
     rows += [("session", found.session_id), ("execution", found.execution_id or "-")]
     rows += [("grant", f"{grant.kind.value} {terminal.shown(grant.target)}".rstrip()) for grant in decision.grants]
     print(terminal.table(rows))
-    trace = [
-        (entry.step, entry.name, entry.outcome.value if entry.outcome else "-", terminal.shown(entry.reason))
-        for entry in decision.trace
-    ]
-    if trace:
-        print(f"\n{terminal.table(trace, ('step', 'asks', 'said', 'reason'))}")
+    if decision.trace:
+        print(f"\n{report.trace(decision)}")
     return 0
 
 

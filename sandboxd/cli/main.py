@@ -22,6 +22,8 @@ INTERRUPTED = 130
 COMMANDS = (
     ("run", "run one command: judged, confined, streamed"),
     ("check", "say what would be decided about a command, and why; nothing runs"),
+    ("explain", "what is known about a tool: its options, operands and effects"),
+    ("rules", "the permission rules in force, and what is wrong with them"),
     ("serve", "run the daemon"),
     ("status", "how the daemon is"),
     ("doctor", "what this machine can confine, and how to fix what it cannot"),

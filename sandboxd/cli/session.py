@@ -109,13 +109,19 @@ async def _mode(client: AsyncClient, options: argparse.Namespace) -> int:
 
 
 def _print(info: SessionInfo) -> None:
+    clamped = "" if info.mode is info.mode_in_force else f" (in force: {info.mode_in_force.value})"
     rows = [
         ("id", info.id),
         ("workspace", terminal.shown(info.workspace)),
         ("directory", terminal.shown(info.cwd)),
-        ("mode", info.mode.value),
+        (
+            "mode",
+            info.mode.value if info.mode is info.mode_in_force else f"{info.mode.value} (in force: {info.mode_in_force.value})",
+        ),
+        *((("parent", info.parent_id),) if info.parent_id else ()),
         ("profile", info.profile or "the configured one"),
         ("humans", "headless: ASK becomes DENY" if info.headless else "may be asked"),
+        ("denials", f"{info.denials[0]} in a row, {info.denials[1]} in all" + (": a human is asked" if info.asks_human else "")),
         ("since", text.moment(info.created)),
         *(("allow", terminal.shown(rule)) for rule in info.allow),
         *(("ask", terminal.shown(rule)) for rule in info.ask),

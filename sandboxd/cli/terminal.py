@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from sandboxd.consult.prompt import escape_for_prompt
 
-RED, GREEN, YELLOW, CYAN, BOLD, DIM, UNDERLINE = "31", "32", "33", "36", "1", "2", "4"
+RED, GREEN, YELLOW, MAGENTA, CYAN, BOLD, DIM, UNDERLINE = "31", "32", "33", "35", "36", "1", "2", "4"
 
 VERDICT_COLOURS = {"allow": GREEN, "ask": YELLOW, "deny": RED}
 

@@ -89,7 +89,7 @@ def test_decisions_are_listed_and_shown(served: Place, tree: Path) -> None:
     assert "cat a.txt" not in listed
     text = said(served, "decisions", "show", newest["id"], cwd=tree)
     assert "denied by step 3 default" in text
-    assert re.search(r"^3 +default +ask", text, re.MULTILINE), text
+    assert re.search(r"^  3 +default +ask +default +<- decided", text, re.MULTILINE), text
     assert answer(served, "decisions", "show", newest["id"], cwd=tree)["id"] == newest["id"]
     done = served.sandboxd("decisions", "show", "d-none", cwd=tree)
     assert (done.returncode, done.stderr) == (2, "sandboxd: no decision `d-none`\n")
