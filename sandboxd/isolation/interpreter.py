@@ -71,7 +71,19 @@ def _passes(info: os.stat_result, uid: int) -> bool:
     need = stat.S_IXOTH if info.st_uid != uid else stat.S_IXUSR
     readable = stat.S_ISDIR(info.st_mode) or info.st_mode & (stat.S_IROTH if info.st_uid != uid else stat.S_IRUSR)
     replaceable = info.st_mode & stat.S_IWOTH and not info.st_mode & stat.S_ISVTX
-    return bool(info.st_mode & need and readable and not replaceable and info.st_uid in (0, uid, os.getuid()))
+    return bool(info.st_mode & need and readable and not replaceable and info.st_uid in (0, uid, os.getuid(), *_unmapped()))
+
+
+@lru_cache(maxsize=1)
+def _unmapped() -> tuple[int, ...]:
+    """The uid that stands for every unmapped one in a user namespace; there root's files have it, outside nobody's do."""
+    try:
+        with open("/proc/self/uid_map", encoding="ascii") as file:
+            whole = file.read().split() == ["0", "0", "4294967295"]
+        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+            return () if whole else (int(file.read()),)
+    except (OSError, ValueError):
+        return ()
 
 
 def _runs(path: str) -> bool:

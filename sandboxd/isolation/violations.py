@@ -28,7 +28,8 @@ _NETWORK = re.compile(
     r"|curl: \((?:5|6|7|28)\)(?!.*(?:localhost|127\.0\.0\.1|::1))"
 )
 _NO_FORK = re.compile(r"fork: (?:retry: )?Resource temporarily unavailable|can't start new thread|BlockingIOError: \[Errno 11\]")
-_TOO_LARGE = re.compile(r"File too large|EFBIG|\[Errno 27\]")
+_NO_TIME = re.compile(r"CPU time limit exceeded")
+_TOO_LARGE = re.compile(r"File too large|File size limit exceeded|EFBIG|\[Errno 27\]")
 _TOO_MANY = re.compile(r"Too many open files|EMFILE|\[Errno 24\]")
 _SIGKILL, _SIGXCPU, _SIGXFSZ = 9, 24, 25
 _PATH = re.compile(r"""['"`‘“]([^'"`’”\n]+)['"`’”]|(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
@@ -149,8 +150,11 @@ def limits_met(status: ExitStatus, stderr_tail: str, plan: LaunchPlan) -> tuple[
     elif limits.pids is not None and _NO_FORK.search(stderr_tail):
         met("pids", limits.pids, "no more processes could be started", "inferred")
     ended = status.signal or (status.code - 128 if status.code is not None and status.code > 128 else 0)
-    if limits.cpu is not None and ended in (_SIGXCPU, _SIGKILL) and status.user_seconds + status.system_seconds >= limits.cpu:
-        met("cpu", limits.cpu, "a process used up its processor time")
+    used = status.user_seconds + status.system_seconds
+    if limits.cpu is not None and (
+        ended == _SIGXCPU or (ended == _SIGKILL and used >= 0.9 * limits.cpu) or _NO_TIME.search(stderr_tail)
+    ):
+        met("cpu", limits.cpu, "a process used up its processor time", "seen" if ended == _SIGXCPU else "inferred")
     if limits.file_size is not None and (ended == _SIGXFSZ or _TOO_LARGE.search(stderr_tail)):
         met("file_size", limits.file_size, "a file grew too large", "seen" if ended == _SIGXFSZ else "inferred")
     if limits.open_files is not None and _TOO_MANY.search(stderr_tail):

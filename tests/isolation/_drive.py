@@ -21,7 +21,7 @@ from sandboxd.errors import SandboxdError
 from sandboxd.isolation import backends, profiles
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
-from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, PlanRequest, Session, Stdio
+from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, PlanRequest, Require, Session, Stdio
 from sandboxd.observe import aftermath, observe
 
 WRITE = ("workspace_write", "")
@@ -87,7 +87,8 @@ def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
     launch = plan(asked, backends.host_facts(asked.session, asked))
     watch = aftermath.begin(asked, launch)
     probes = tuple(probe for probe in PROBES if probe.backend == name)
-    backend = backends.choose(dataclasses.replace(asked.profile, fallback=(name,)), probes)
+    require = Require.NONE if name == "none" else asked.profile.require
+    backend = backends.choose(dataclasses.replace(asked.profile, fallback=(name,), require=require), probes)
     ends, child = _pipes(asked.report_cwd)
     try:
         box = backend.start(launch, child)

@@ -219,7 +219,7 @@ def test_limits(who: Runner) -> None:
     """Processes, file size and open files end where the profile says, whoever the user is."""
     profile = who.make("limits.toml", '[limits]\npids = 40\nfile_size = 100000\nopen_files = 64\n[isolation]\nrequire = "fs"\n')
     workspace = who.make("limited")
-    bomb = "python3 -c 'import os, signal\nfor _ in range(200):\n  os.fork() or signal.pause()' 2>&1"
+    bomb = "python3 -c 'import os, signal\nfor _ in range(200):\n  os.fork() or signal.pause()'"
     forks, size, files = who.all(
         [bomb, "head -c 200000 /dev/zero > big", "python3 -c 'import os; [os.dup(0) for _ in range(100)]'"],
         workspace,
@@ -228,13 +228,24 @@ def test_limits(who: Runner) -> None:
     assert forks.enforcement is not None
     if who.kind != "root" or "pids" in cgroups.available():
         assert forks.enforcement["limits"] == "full"
-        assert "Resource temporarily unavailable" in forks.out
+        assert "Resource temporarily unavailable" in forks.err
         assert forks.code == 1
     else:
         assert forks.enforcement["limits"] == "none"
     assert size.code == 153 or "File too large" in size.err
     assert (workspace / "big").stat().st_size == 100_000
     assert "Too many open files" in files.err
+    assert ["pids" in rule for rule in forks.limits] == [True]
+    assert ["file_size" in rule for rule in size.limits] == [True]
+    assert ["open_files" in rule for rule in files.limits] == [True]
+
+
+def test_processor_time_is_bounded(who: Runner) -> None:
+    """A process that computes for longer than it may is ended, and the result says which line of the profile did it."""
+    profile = who.make("cpu.toml", '[limits]\ncpu = 1\n[isolation]\nrequire = "fs"\n')
+    result = who("while :; do :; done", who.make("cpu"), profile=str(profile))
+    assert result.signal in (9, 24)
+    assert ["limits.cpu = 1" in rule for rule in result.limits] == [True]
 
 
 def test_memory_is_bounded_where_a_cgroup_can_be_made(who: Runner) -> None:
@@ -245,6 +256,7 @@ def test_memory_is_bounded_where_a_cgroup_can_be_made(who: Runner) -> None:
     if who.kind != "plain" and "memory" in cgroups.available():
         assert result.enforcement["limits"] == "full"
         assert "137" in result.out
+        assert result.oom == 1
     else:
         assert result.enforcement["limits"] == "partial"
 
