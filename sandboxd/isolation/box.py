@@ -316,20 +316,21 @@ def child_config(
     }
 
 
-def rlimits(limits: Limits) -> tuple[tuple[int, int], ...]:
-    """(resource, value) pairs. Never RLIMIT_AS: node, the JVM and Go reserve far more address space than they use."""
+def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
+    """(resource, soft, hard). Never RLIMIT_AS: node, the JVM and Go reserve far more address space than they use."""
     wanted = (
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_CPU, limits.cpu),
-        (resource.RLIMIT_FSIZE, limits.file_size),
-        (resource.RLIMIT_NOFILE, limits.open_files),
-        (resource.RLIMIT_NPROC, limits.pids),
+        (resource.RLIMIT_CORE, 0, 0),
+        (resource.RLIMIT_CPU, limits.cpu, 1),  # SIGXCPU first, which tells what it was; a second later SIGKILL
+        (resource.RLIMIT_FSIZE, limits.file_size, 0),
+        (resource.RLIMIT_NOFILE, limits.open_files, 0),
+        (resource.RLIMIT_NPROC, limits.pids, 0),
     )
     out = []
-    for which, value in wanted:
+    for which, value, grace in wanted:
         if value is not None:
-            hard = resource.getrlimit(which)[1]
-            out.append((which, value if hard == resource.RLIM_INFINITY else min(value, hard)))
+            most = resource.getrlimit(which)[1]
+            most = value + grace if most == resource.RLIM_INFINITY else most
+            out.append((which, min(value, most), min(value + grace, most)))
     return tuple(out)
 
 

@@ -114,8 +114,8 @@ def confine(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_co
     """What holds for this process from here on, and for everything it starts. Raises Failure or OSError."""
     if config["landlock"] is not None:
         restrict(*config["landlock"])
-    for resource, value in config["rlimits"]:
-        call("setrlimit", resource, value.to_bytes(8, "little") * 2, step=f"limit {resource}")
+    for resource, soft, hard in config["rlimits"]:
+        call("setrlimit", resource, soft.to_bytes(8, "little") + hard.to_bytes(8, "little"), step=f"limit {resource}")
     try:
         posix.chdir(config["cwd"])
     except OSError as error:

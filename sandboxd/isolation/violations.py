@@ -31,7 +31,7 @@ _NO_FORK = re.compile(r"fork: (?:retry: )?Resource temporarily unavailable|can't
 _NO_TIME = re.compile(r"CPU time limit exceeded")
 _TOO_LARGE = re.compile(r"File too large|File size limit exceeded|EFBIG|\[Errno 27\]")
 _TOO_MANY = re.compile(r"Too many open files|EMFILE|\[Errno 24\]")
-_SIGKILL, _SIGXCPU, _SIGXFSZ = 9, 24, 25
+_SIGXCPU, _SIGXFSZ = 24, 25
 _PATH = re.compile(r"""['"`‘“]([^'"`’”\n]+)['"`’”]|(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
 _SHELL = re.compile(r"^(?:bash|sh): line \d+: (.+?): ")
 _TOOL_WORD = re.compile(r"(?:^|: )([^\s:'\"]+): (?:Read-only file system|Permission denied)")
@@ -150,10 +150,7 @@ def limits_met(status: ExitStatus, stderr_tail: str, plan: LaunchPlan) -> tuple[
     elif limits.pids is not None and _NO_FORK.search(stderr_tail):
         met("pids", limits.pids, "no more processes could be started", "inferred")
     ended = status.signal or (status.code - 128 if status.code is not None and status.code > 128 else 0)
-    used = status.user_seconds + status.system_seconds
-    if limits.cpu is not None and (
-        ended == _SIGXCPU or (ended == _SIGKILL and used >= 0.9 * limits.cpu) or _NO_TIME.search(stderr_tail)
-    ):
+    if limits.cpu is not None and (ended == _SIGXCPU or _NO_TIME.search(stderr_tail)):
         met("cpu", limits.cpu, "a process used up its processor time", "seen" if ended == _SIGXCPU else "inferred")
     if limits.file_size is not None and (ended == _SIGXFSZ or _TOO_LARGE.search(stderr_tail)):
         met("file_size", limits.file_size, "a file grew too large", "seen" if ended == _SIGXFSZ else "inferred")
