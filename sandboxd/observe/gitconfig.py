@@ -35,6 +35,10 @@ NEUTRAL: dict[str, tuple[tuple[str, str], ...]] = {
     "interactive.difffilter": (("diffFilter", "cat"),),
     "pager.*": (("", "false"),),
     "protocol.ext.allow": (("allow", "never"),),
+    # `git help X` shows the page by the viewer that is configured.
+    "man.*.cmd": (("cmd", "man"),),
+    "man.*.path": (("path", "man"),),
+    "help.format": (("format", "man"),),
 }
 # No value stops these: git runs them, or goes elsewhere than the command line says.
 ARMED: tuple[str, ...] = (

@@ -47,6 +47,9 @@ READS = (
 )
 # Reads that may need a question; whatever comes of it, nothing planted runs.
 OTHERS = (
+    "git help log",
+    "git log --help",
+    "git archive HEAD",
     "git verify-commit HEAD",
     "git log --show-signature -1",
     "git log --format=%G?",
@@ -80,7 +83,7 @@ def plant(work: Path) -> None:
     for folder in (programs, hooks, work / "sub"):
         folder.mkdir()
     for path in (
-        *(programs / n for n in ("textconv", "clean", "smudge", "process", "gpg", "fsmonitor", "pager", "bare")),
+        *(programs / n for n in ("textconv", "clean", "smudge", "process", "gpg", "fsmonitor", "pager", "bare", "man")),
         *(hooks / n for n in ("post-index-change", "post-checkout")),
     ):
         path.write_text(f'#!/bin/sh\necho {MARK} {path.name} >&2\ncat ${{1:+"$1"}} 2>/dev/null\nexit 0\n')
@@ -106,6 +109,8 @@ def plant(work: Path) -> None:
     for key, name in settings.items():
         _git(work, "config", key, str(programs / name))
     _git(work, "config", "filter.plain.required", "true")
+    _git(work, "config", "man.viewer", "planted")
+    _git(work, "config", "man.planted.cmd", str(programs / "man"))
     _git(work, "config", "core.hooksPath", str(hooks))
     _git(work, "config", "log.showSignature", "true")
     for name in ("f.txt", "p.bin", "sub/g.txt"):
@@ -123,7 +128,7 @@ def test_git_by_itself_runs_what_is_planted(tmp_path: Path) -> None:
     for line in (*READS, *OTHERS):
         done = subprocess.run(["bash", "-c", line], cwd=tmp_path, capture_output=True, text=True, check=False)
         seen += done.stdout + done.stderr
-    for name in ("textconv", "clean", "process", "gpg", "fsmonitor", "bare"):
+    for name in ("textconv", "clean", "process", "gpg", "fsmonitor", "bare", "man"):
         assert f"{MARK} {name}" in seen, name
 
 
