@@ -137,9 +137,9 @@ class SessionState:
 
     @property
     def unattended(self) -> bool:
-        """Whether nobody is there to ask."""
+        """Whether nobody is there to ask: the asker, or a session above it, is headless, or the asker has ended."""
         asker = self.asker
-        return asker.headless or asker.ended
+        return asker.ended or any(each.headless for each in asker.lineage)
 
     def set_mode(self, mode: Mode) -> None:
         """Put a mode in force, and tell who waits for that."""

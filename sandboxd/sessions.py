@@ -97,15 +97,18 @@ class Sessions:
             raise NotFound(f"no session `{session_id}` for this caller", field="session_id", fix="create one first")
         return state
 
-    def approver(self, session_id: str, secret: str) -> SessionState:
-        """The session whose questions a front-end may answer that carries the approval secret of it, or of one above.
-
-        Raises Forbidden unless the configuration lets front-ends prompt, NotFound for anything else that is wrong.
-        """
+    def front_ends_may_prompt(self) -> None:
+        """Raises Forbidden unless the configuration lets front-ends answer approvals."""
         if not self.config.approvals.front_end:
             raise Forbidden(
                 "approvals are answered on the admin socket", fix="use it, or set `approvals.front_end = true` in config.toml"
             )
+
+    def approver(self, session_id: str, secret: str) -> SessionState:
+        """The session whose questions a front-end may answer that carries the approval secret of it, or of one above.
+
+        Raises NotFound for anything that is wrong.
+        """
         state = self._by_id.get(session_id)
         if state is None or not any(_same(each.approval_secret, secret) for each in state.lineage):
             raise NotFound(f"no session `{session_id}` for this caller", field="session_id", fix="create one first")

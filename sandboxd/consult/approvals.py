@@ -183,14 +183,7 @@ class Approvals:
             raise RequestError("scope `always` needs the rule to write", field="rule", fix="take one of the suggestions")
         if rule and (scope == "once" or verdict is not Behavior.ALLOW):
             raise RequestError("a rule goes with an allow for the session or for always", field="rule")
-        self.expire()
-        before = self._answered.get(approval_id)
-        if before is not None:
-            by = f"{before.verdict.value} by {before.who}" if before.who else before.reason
-            raise RequestError(f"approval `{approval_id}` has its answer already: {by}", field="approval_id")
-        pending = self._pending.get(approval_id)
-        if pending is None:
-            raise NotFound(f"no approval `{approval_id}`", field="approval_id")
+        pending = self.get(approval_id)
         said = reason or f"{'allowed' if verdict is Behavior.ALLOW else 'denied'} by {who}"
         return self._close(pending, verdict, scope, who, rule, said)
 
@@ -206,12 +199,23 @@ class Approvals:
             self._close(pending, Behavior.DENY, "once", "", "", EXPIRED)
 
     def get(self, approval_id: str) -> Pending:
-        """An open question. Raises NotFound."""
+        """An open question. Raises NotFound for an unknown id, RequestError when it has been answered (or has expired)."""
         self.expire()
+        before = self._answered.get(approval_id)
+        if before is not None:
+            by = f"{before.verdict.value} by {before.who}" if before.who else before.reason
+            raise RequestError(f"approval `{approval_id}` has its answer already: {by}", field="approval_id")
         pending = self._pending.get(approval_id)
         if pending is None:
-            raise NotFound(f"no pending approval `{approval_id}`", field="approval_id")
+            raise NotFound(f"no approval `{approval_id}`", field="approval_id")
         return pending
+
+    def session_of(self, approval_id: str) -> str:
+        """The session that a question belongs to, open or answered. Raises NotFound."""
+        known = self._pending.get(approval_id) or self._answered.get(approval_id)
+        if known is None:
+            raise NotFound(f"no approval `{approval_id}`", field="approval_id")
+        return known.session_id
 
     def list(self, session_id: str | None = None) -> tuple[Pending, ...]:
         """The open questions, oldest first; of one session when given."""
