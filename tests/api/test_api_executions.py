@@ -253,7 +253,6 @@ async def test_invalid_requests_name_their_field(
 
 
 NOT_YET: tuple[tuple[str, str, Any], ...] = (
-    ("executions", "Resize", execution_pb2.ExecutionServiceResizeRequest()),
     ("executions", "CheckToolUse", execution_pb2.ExecutionServiceCheckToolUseRequest()),
     ("administration", "DescribeTools", admin_pb2.AdminServiceDescribeToolsRequest()),
 )
@@ -268,15 +267,6 @@ async def test_what_is_not_there_says_so(service: str, method: str, request_: An
     assert code == "UNIMPLEMENTED"
     assert "later version" in error.message
     assert error.fix
-
-
-async def test_batches_say_that_they_are_not_there(wire: Wire) -> None:
-    """RunBatch, too, answers UNIMPLEMENTED, whatever is sent to it."""
-    call = wire.admin.executions.RunBatch()
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await call.read()
-    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
-    assert "later version" in str(caught.value.details())
 
 
 async def test_a_draining_daemon_takes_nothing_new(caller: Caller) -> None:
