@@ -9,12 +9,13 @@ from typing import Any, TypeVar, cast
 
 from sandboxd.api.requests import required
 from sandboxd.engine import Engine
-from sandboxd.errors import Forbidden
+from sandboxd.errors import Forbidden, NotFound
 from sandboxd.sessions import Role, SessionState
 
 _T = TypeVar("_T")
 
 SECRET_KEY = "sandboxd-session-secret"  # noqa: S105  the name of a metadata key
+APPROVAL_KEY = "sandboxd-approval-secret"
 
 
 class Access:
@@ -39,11 +40,34 @@ class Access:
             raise Forbidden("only the admin socket sees every session", field="session_id", fix="name your own session")
         return None
 
+    def approver(self, session_id: str, context: Any) -> str | None:
+        """The id of the session whose approvals a call may see and answer; None = all of them, for the admin socket alone.
 
-def secret(context: Any) -> str:
-    """The session secret that came with a call, "" when none did."""
+        Raises Forbidden (front-ends may not prompt here), RequestError (no session named), NotFound (the secret is wrong).
+        """
+        if self.role is Role.ADMIN:
+            return session_id or None
+        self.engine.sessions.front_ends_may_prompt()
+        return self.engine.sessions.approver(required(session_id, "session_id"), secret(context, APPROVAL_KEY)).id
+
+    def approves_as(self, approval_id: str, who: str, context: Any) -> str:
+        """The name under which a call answers an approval, which it must be entitled to. Raises as `approver` does."""
+        if self.role is Role.ADMIN:
+            return who or self.role.value
+        self.engine.sessions.front_ends_may_prompt()
+        try:
+            self.engine.sessions.approver(self.engine.approvals.session_of(approval_id), secret(context, APPROVAL_KEY))
+        except NotFound:
+            raise NotFound(
+                f"no approval `{approval_id}` for this caller", field="approval_id", fix="list those of your session"
+            ) from None
+        return f"front-end: {who}" if who else "front-end"
+
+
+def secret(context: Any, name: str = SECRET_KEY) -> str:
+    """The session secret (or another one) that came with a call, "" when none did."""
     for key, value in context.invocation_metadata() or ():
-        if key == SECRET_KEY:
+        if key == name:
             return str(value)
     return ""
 

@@ -66,6 +66,8 @@ def session_spec(message: session_pb2.SessionServiceCreateRequest) -> SessionSpe
         deny=tuple(message.deny),
         env=tuple(sorted(message.env.items())),
         additional=tuple(message.additional_directories),
+        parent_id=message.parent_session_id,
+        outlives=message.outlives_parent,
     )
 
 

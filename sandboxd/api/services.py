@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd.api import convert, requests
-from sandboxd.api.access import Access, followed
+from sandboxd.api.access import Access, followed, secret
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
 from sandboxd.engine import State
@@ -45,15 +45,21 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
         spec = requests.session_spec(request)
         if spec.profile:
             self._engine.catalog.profile(spec.profile)
-        state = await self._engine.create_session(spec, self._access.role)
-        return session_pb2.SessionServiceCreateResponse(session=_session(state), session_secret=state.secret)
+        state = await self._engine.create_session(spec, self._access.role, secret(context))
+        prompts = self._engine.config.approvals.front_end
+        return session_pb2.SessionServiceCreateResponse(
+            session=_session(state),
+            session_secret=state.secret,
+            approval_secret=state.approval_secret if prompts else "",
+        )
 
     async def Get(self, request: session_pb2.SessionServiceGetRequest, context: Any) -> session_pb2.SessionServiceGetResponse:
         return session_pb2.SessionServiceGetResponse(session=_session(self._access.session(request.session_id, context)))
 
     async def List(self, request: session_pb2.SessionServiceListRequest, context: Any) -> session_pb2.SessionServiceListResponse:
         session = self._access.scope(request.session_id, context)
-        states = self._engine.sessions.list() if session is None else (session,)
+        sessions = self._engine.sessions
+        states = sessions.list() if session is None else sessions.family(session)
         return session_pb2.SessionServiceListResponse(sessions=[_session(state) for state in states])
 
     async def Update(
@@ -77,7 +83,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
 
 
 class Approvals(approval_pb2_grpc.ApprovalServiceServicer):
-    """The guard admits the admin socket only."""
+    """Open on the admin socket, and to front-ends that the configuration lets prompt (Access.approver)."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -86,24 +92,26 @@ class Approvals(approval_pb2_grpc.ApprovalServiceServicer):
     async def List(
         self, request: approval_pb2.ApprovalServiceListRequest, context: Any
     ) -> approval_pb2.ApprovalServiceListResponse:
-        found = self._engine.approvals.list(request.session_id or None)
+        found = self._engine.approvals.list(self._access.approver(request.session_id, context))
         return approval_pb2.ApprovalServiceListResponse(approvals=[_approval(item) for item in found])
 
     async def Watch(
         self, request: approval_pb2.ApprovalServiceWatchRequest, context: Any
     ) -> AsyncIterator[approval_pb2.ApprovalServiceWatchResponse]:
-        async with followed(self._engine.approvals.watch(request.session_id or None)) as changes:
+        session_id = self._access.approver(request.session_id, context)
+        async with followed(self._engine.approvals.watch(session_id)) as changes:
             async for change in changes:
                 yield _change(change)
 
     async def Resolve(
         self, request: approval_pb2.ApprovalServiceResolveRequest, context: Any
     ) -> approval_pb2.ApprovalServiceResolveResponse:
+        approval_id = requests.required(request.approval_id, "approval_id")
         resolution = self._engine.consulting.resolve(
-            requests.required(request.approval_id, "approval_id"),
+            approval_id,
             requests.behavior(request.verdict, "verdict"),
             requests.approval_scope(request.scope),
-            request.who or self._access.role.value,
+            self._access.approves_as(approval_id, request.who, context),
             request.rule,
             request.reason,
         )
@@ -223,6 +231,11 @@ def _session(state: SessionState) -> session_pb2.Session:
         create_time=convert.timestamp(state.created_at),
         policy_revision=state.revision,
         rule_errors=state.rule_errors,
+        parent_session_id="" if state.parent is None else state.parent.id,
+        mode_in_force=convert.MODE[state.mode_in_force],
+        denials=session_pb2.DenialCounters(
+            consecutive=state.denials.consecutive, total=state.denials.total, open=state.denials.open
+        ),
     )
 
 

@@ -59,6 +59,10 @@ class SessionInfo:
     deny: tuple[str, ...]
     created: float
     rule_errors: tuple[str, ...]
+    parent_id: str = ""
+    mode_in_force: Mode = Mode.DEFAULT
+    denials: tuple[int, int] = (0, 0)  # by the classifier: consecutive, in all
+    asks_human: bool = False  # so many denials that a human is asked instead of the classifier
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +149,10 @@ def session_info(message: session_pb2.Session) -> SessionInfo:
         deny=tuple(message.deny),
         created=decode.seconds(message.create_time),
         rule_errors=tuple(message.rule_errors),
+        parent_id=message.parent_session_id,
+        mode_in_force=decode.MODE.get(message.mode_in_force, Mode.DEFAULT),
+        denials=(message.denials.consecutive, message.denials.total),
+        asks_human=message.denials.open,
     )
 
 

@@ -213,7 +213,7 @@ class ApprovalServiceResolveRequest(google.protobuf.message.Message):
     reason: builtins.str
     """For the record, and on DENY for the agent."""
     who: builtins.str
-    """Who answers, for the record. Default: the socket's role."""
+    """Who answers, for the record. Default: the socket's role. On the agent socket the record says that it was a front-end."""
     def __init__(
         self,
         *,

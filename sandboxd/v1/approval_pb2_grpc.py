@@ -26,8 +26,11 @@ if _version_not_supported:
 
 
 class ApprovalServiceStub(object):
-    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt: elsewhere every
-    call answers PERMISSION_DENIED and ErrorInfo.metadata["fix"] says how to get there.
+    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt
+    (`approvals.front_end`): without that every call on the agent socket answers PERMISSION_DENIED. With it a call carries the
+    session's approval secret in the metadata key `sandboxd-approval-secret` (missing or wrong: NOT_FOUND), `session_id` is
+    required in List and Watch, and only the approvals of that session can be seen and answered; those of a child in
+    MODE_BUBBLE are among them.
     """
 
     def __init__(self, channel):
@@ -54,8 +57,11 @@ class ApprovalServiceStub(object):
 
 
 class ApprovalServiceServicer(object):
-    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt: elsewhere every
-    call answers PERMISSION_DENIED and ErrorInfo.metadata["fix"] says how to get there.
+    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt
+    (`approvals.front_end`): without that every call on the agent socket answers PERMISSION_DENIED. With it a call carries the
+    session's approval secret in the metadata key `sandboxd-approval-secret` (missing or wrong: NOT_FOUND), `session_id` is
+    required in List and Watch, and only the approvals of that session can be seen and answered; those of a child in
+    MODE_BUBBLE are among them.
     """
 
     def List(self, request, context):
@@ -112,8 +118,11 @@ def add_ApprovalServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ApprovalService(object):
-    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt: elsewhere every
-    call answers PERMISSION_DENIED and ErrorInfo.metadata["fix"] says how to get there.
+    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt
+    (`approvals.front_end`): without that every call on the agent socket answers PERMISSION_DENIED. With it a call carries the
+    session's approval secret in the metadata key `sandboxd-approval-secret` (missing or wrong: NOT_FOUND), `session_id` is
+    required in List and Watch, and only the approvals of that session can be seen and answered; those of a child in
+    MODE_BUBBLE are among them.
     """
 
     @staticmethod

@@ -74,8 +74,11 @@ _ApprovalServiceResolveType = typing_extensions.TypeVar(
 )
 
 class ApprovalServiceStub(typing.Generic[_ApprovalServiceListType, _ApprovalServiceWatchType, _ApprovalServiceResolveType]):
-    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt: elsewhere every
-    call answers PERMISSION_DENIED and ErrorInfo.metadata["fix"] says how to get there.
+    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt
+    (`approvals.front_end`): without that every call on the agent socket answers PERMISSION_DENIED. With it a call carries the
+    session's approval secret in the metadata key `sandboxd-approval-secret` (missing or wrong: NOT_FOUND), `session_id` is
+    required in List and Watch, and only the approvals of that session can be seen and answered; those of a child in
+    MODE_BUBBLE are among them.
     """
 
     @typing.overload
@@ -143,8 +146,11 @@ ApprovalServiceAsyncStub: typing_extensions.TypeAlias = ApprovalServiceStub[
 ]
 
 class ApprovalServiceServicer(metaclass=abc.ABCMeta):
-    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt: elsewhere every
-    call answers PERMISSION_DENIED and ErrorInfo.metadata["fix"] says how to get there.
+    """The human side of ASK. Admin socket only, unless the configuration lets an agent's front-end prompt
+    (`approvals.front_end`): without that every call on the agent socket answers PERMISSION_DENIED. With it a call carries the
+    session's approval secret in the metadata key `sandboxd-approval-secret` (missing or wrong: NOT_FOUND), `session_id` is
+    required in List and Watch, and only the approvals of that session can be seen and answered; those of a child in
+    MODE_BUBBLE are among them.
     """
 
     @abc.abstractmethod

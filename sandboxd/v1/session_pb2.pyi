@@ -79,6 +79,9 @@ class Session(google.protobuf.message.Message):
     CREATE_TIME_FIELD_NUMBER: builtins.int
     POLICY_REVISION_FIELD_NUMBER: builtins.int
     RULE_ERRORS_FIELD_NUMBER: builtins.int
+    PARENT_SESSION_ID_FIELD_NUMBER: builtins.int
+    MODE_IN_FORCE_FIELD_NUMBER: builtins.int
+    DENIALS_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     workspace: builtins.str
     """Absolute."""
@@ -91,6 +94,10 @@ class Session(google.protobuf.message.Message):
     """Nobody is there to ask: ASK becomes DENY."""
     policy_revision: builtins.str
     """Changes with any rule in force for it."""
+    parent_session_id: builtins.str
+    """The session it belongs to. Empty: none."""
+    mode_in_force: Global___Mode.ValueType
+    """The mode that counts: `mode`, but never looser than the parent's."""
     @property
     def additional_directories(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
@@ -107,6 +114,8 @@ class Session(google.protobuf.message.Message):
     def rule_errors(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """What is wrong in its rule files now; the last good rules stay in force meanwhile. Empty: nothing."""
 
+    @property
+    def denials(self) -> Global___DenialCounters: ...
     def __init__(
         self,
         *,
@@ -123,11 +132,40 @@ class Session(google.protobuf.message.Message):
         create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         policy_revision: builtins.str = ...,
         rule_errors: collections.abc.Iterable[builtins.str] | None = ...,
+        parent_session_id: builtins.str = ...,
+        mode_in_force: Global___Mode.ValueType = ...,
+        denials: Global___DenialCounters | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["create_time", b"create_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "create_time", b"create_time", "cwd", b"cwd", "deny", b"deny", "headless", b"headless", "mode", b"mode", "policy_revision", b"policy_revision", "profile", b"profile", "rule_errors", b"rule_errors", "session_id", b"session_id", "workspace", b"workspace"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "denials", b"denials"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "create_time", b"create_time", "cwd", b"cwd", "denials", b"denials", "deny", b"deny", "headless", b"headless", "mode", b"mode", "mode_in_force", b"mode_in_force", "parent_session_id", b"parent_session_id", "policy_revision", b"policy_revision", "profile", b"profile", "rule_errors", b"rule_errors", "session_id", b"session_id", "workspace", b"workspace"]) -> None: ...
 
 Global___Session: typing_extensions.TypeAlias = Session
+
+@typing.final
+class DenialCounters(google.protobuf.message.Message):
+    """What the denial breaker of MODE_AUTO has counted: denials by the classifier."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CONSECUTIVE_FIELD_NUMBER: builtins.int
+    TOTAL_FIELD_NUMBER: builtins.int
+    OPEN_FIELD_NUMBER: builtins.int
+    consecutive: builtins.int
+    """Since a command last ran successfully, or a human last answered."""
+    total: builtins.int
+    """Since the session began."""
+    open: builtins.bool
+    """The next ASK goes to a human instead of the classifier."""
+    def __init__(
+        self,
+        *,
+        consecutive: builtins.int = ...,
+        total: builtins.int = ...,
+        open: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["consecutive", b"consecutive", "open", b"open", "total", b"total"]) -> None: ...
+
+Global___DenialCounters: typing_extensions.TypeAlias = DenialCounters
 
 @typing.final
 class SessionServiceCreateRequest(google.protobuf.message.Message):
@@ -159,6 +197,8 @@ class SessionServiceCreateRequest(google.protobuf.message.Message):
     DENY_FIELD_NUMBER: builtins.int
     ENV_FIELD_NUMBER: builtins.int
     ADDITIONAL_DIRECTORIES_FIELD_NUMBER: builtins.int
+    PARENT_SESSION_ID_FIELD_NUMBER: builtins.int
+    OUTLIVES_PARENT_FIELD_NUMBER: builtins.int
     workspace: builtins.str
     """An absolute path of an existing directory. Default: the repository around `cwd`, else `cwd`."""
     cwd: builtins.str
@@ -169,9 +209,17 @@ class SessionServiceCreateRequest(google.protobuf.message.Message):
     """Default: the configured one."""
     headless: builtins.bool
     """Default: false, so an ASK waits for ApprovalService.Resolve."""
+    parent_session_id: builtins.str
+    """Makes it the child of another session, whose secret (or one above it) the agent socket carries in the metadata.
+    A child may do no more than its parent: its places lie in the parent's (default: the parent's workspace), its mode is
+    no looser, its profile is the parent's, the parent's deny and ask rules hold for it, and of its allow rules those of
+    `allow` (default: all). MODE_BUBBLE hands its asks to the parent's approvers.
+    """
+    outlives_parent: builtins.bool
+    """A child that goes on when its parent ends; nobody is left then whom MODE_BUBBLE could ask. Default: it ends with it."""
     @property
     def allow(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Permission rules of this session: `Bash(npm run:*)`, `Edit(src/**)`. Allow rules: admin socket only."""
+        """Permission rules of this session: `Bash(npm run:*)`, `Edit(src/**)`. Allow rules: admin socket only, but for a child."""
 
     @property
     def ask(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
@@ -198,8 +246,10 @@ class SessionServiceCreateRequest(google.protobuf.message.Message):
         deny: collections.abc.Iterable[builtins.str] | None = ...,
         env: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
         additional_directories: collections.abc.Iterable[builtins.str] | None = ...,
+        parent_session_id: builtins.str = ...,
+        outlives_parent: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "cwd", b"cwd", "deny", b"deny", "env", b"env", "headless", b"headless", "mode", b"mode", "profile", b"profile", "workspace", b"workspace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "cwd", b"cwd", "deny", b"deny", "env", b"env", "headless", b"headless", "mode", b"mode", "outlives_parent", b"outlives_parent", "parent_session_id", b"parent_session_id", "profile", b"profile", "workspace", b"workspace"]) -> None: ...
 
 Global___SessionServiceCreateRequest: typing_extensions.TypeAlias = SessionServiceCreateRequest
 
@@ -209,8 +259,13 @@ class SessionServiceCreateResponse(google.protobuf.message.Message):
 
     SESSION_FIELD_NUMBER: builtins.int
     SESSION_SECRET_FIELD_NUMBER: builtins.int
+    APPROVAL_SECRET_FIELD_NUMBER: builtins.int
     session_secret: builtins.str
-    """128 random bits, as text. Given this once."""
+    """128 random bits, as text. Given this once. It opens the children of the session as well."""
+    approval_secret: builtins.str
+    """128 other random bits, which open ApprovalService for this session and its children. Empty unless the configuration
+    lets front-ends prompt (`approvals.front_end`). Keep it from whatever the model can reach.
+    """
     @property
     def session(self) -> Global___Session: ...
     def __init__(
@@ -218,9 +273,10 @@ class SessionServiceCreateResponse(google.protobuf.message.Message):
         *,
         session: Global___Session | None = ...,
         session_secret: builtins.str = ...,
+        approval_secret: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["session", b"session"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["session", b"session", "session_secret", b"session_secret"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["approval_secret", b"approval_secret", "session", b"session", "session_secret", b"session_secret"]) -> None: ...
 
 Global___SessionServiceCreateResponse: typing_extensions.TypeAlias = SessionServiceCreateResponse
 

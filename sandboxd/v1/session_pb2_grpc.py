@@ -30,7 +30,7 @@ class SessionServiceStub(object):
 
     Agent socket: Create gives the session and a 128-bit secret; every later call about that session carries it in the
     metadata key `sandboxd-session-secret` (missing or wrong: NOT_FOUND, as if the session did not exist), and sees that
-    session only. Admin socket: sees every session, needs no secret.
+    session and its children only. Admin socket: sees every session, needs no secret.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND, PERMISSION_DENIED
     (the agent socket may not do that; metadata["fix"] says what would), UNAVAILABLE (the daemon is draining).
@@ -74,7 +74,7 @@ class SessionServiceServicer(object):
 
     Agent socket: Create gives the session and a 128-bit secret; every later call about that session carries it in the
     metadata key `sandboxd-session-secret` (missing or wrong: NOT_FOUND, as if the session did not exist), and sees that
-    session only. Admin socket: sees every session, needs no secret.
+    session and its children only. Admin socket: sees every session, needs no secret.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND, PERMISSION_DENIED
     (the agent socket may not do that; metadata["fix"] says what would), UNAVAILABLE (the daemon is draining).
@@ -116,8 +116,8 @@ class SessionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Delete(self, request, context):
-        """Ends a session: cancels its executions, denies its pending approvals. On success nothing of it
-        runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
+        """Ends a session and the children that do not outlive it: cancels their executions, denies their pending approvals. On
+        success nothing of them runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,7 +164,7 @@ class SessionService(object):
 
     Agent socket: Create gives the session and a 128-bit secret; every later call about that session carries it in the
     metadata key `sandboxd-session-secret` (missing or wrong: NOT_FOUND, as if the session did not exist), and sees that
-    session only. Admin socket: sees every session, needs no secret.
+    session and its children only. Admin socket: sees every session, needs no secret.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND, PERMISSION_DENIED
     (the agent socket may not do that; metadata["fix"] says what would), UNAVAILABLE (the daemon is draining).

@@ -110,7 +110,7 @@ class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServi
 
     Agent socket: Create gives the session and a 128-bit secret; every later call about that session carries it in the
     metadata key `sandboxd-session-secret` (missing or wrong: NOT_FOUND, as if the session did not exist), and sees that
-    session only. Admin socket: sees every session, needs no secret.
+    session and its children only. Admin socket: sees every session, needs no secret.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND, PERMISSION_DENIED
     (the agent socket may not do that; metadata["fix"] says what would), UNAVAILABLE (the daemon is draining).
@@ -186,8 +186,8 @@ class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServi
     """
 
     Delete: _SessionServiceDeleteType
-    """Ends a session: cancels its executions, denies its pending approvals. On success nothing of it
-    runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
+    """Ends a session and the children that do not outlive it: cancels their executions, denies their pending approvals. On
+    success nothing of them runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
     """
 
 SessionServiceAsyncStub: typing_extensions.TypeAlias = SessionServiceStub[
@@ -218,7 +218,7 @@ class SessionServiceServicer(metaclass=abc.ABCMeta):
 
     Agent socket: Create gives the session and a 128-bit secret; every later call about that session carries it in the
     metadata key `sandboxd-session-secret` (missing or wrong: NOT_FOUND, as if the session did not exist), and sees that
-    session only. Admin socket: sees every session, needs no secret.
+    session and its children only. Admin socket: sees every session, needs no secret.
 
     Errors of every call: INVALID_ARGUMENT (ErrorInfo.metadata["field"] names the field), NOT_FOUND, PERMISSION_DENIED
     (the agent socket may not do that; metadata["fix"] says what would), UNAVAILABLE (the daemon is draining).
@@ -271,8 +271,8 @@ class SessionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.session_pb2.SessionServiceDeleteRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.session_pb2.SessionServiceDeleteResponse, collections.abc.Awaitable[sandboxd.v1.session_pb2.SessionServiceDeleteResponse]]:
-        """Ends a session: cancels its executions, denies its pending approvals. On success nothing of it
-        runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
+        """Ends a session and the children that do not outlive it: cancels their executions, denies their pending approvals. On
+        success nothing of them runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
         """
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
