@@ -70,6 +70,9 @@ class Reader(Compounds):
                 else:
                     assert b.slot is not None
                     slot = b.slot
+                    if slot.notes and len(slot.words) == 1 and value in tokens.RESERVED:
+                        # bash takes the word behind `coproc` for a name, so the next one may be reserved.
+                        raise self.refuse("unparsed.ambiguous", start, pos, f"`{value}` behind `coproc` and a word")
                     if slot.redirects and not slot.words and value in tokens.RESERVED:
                         # In a substitution bash prints the redirection last and reads that: the word is then reserved.
                         raise self.refuse("unparsed.ambiguous", start, pos, f"`{value}` behind a redirection")
