@@ -77,6 +77,46 @@ class ApprovalSettings:
     front_end: bool = False  # an agent's front-end may answer its own sessions' approvals, with their approval secret
 
 
+@unique
+class ProviderKind(Enum):
+    NONE = "none"
+    ANTHROPIC = "anthropic"  # a server of the Messages API
+    COMMAND = "command"  # any program
+
+
+@unique
+class Speculate(Enum):
+    AUTO = "auto"  # what rules leave open is asked before hooks have answered; outside auto mode as advice
+    OFF = "off"  # asked only when it decides
+    ALWAYS = "always"  # also what rules allow, to compare; the organisation's file only
+
+
+@unique
+class OnOutage(Enum):
+    DENY = "deny"
+    ASK = "ask"  # a human, if one is attached; the organisation's file only
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifierSettings:
+    provider: ProviderKind = ProviderKind.NONE
+    model: str = "claude-haiku-4-5"
+    base_url: str = ""  # "" = the maker's own; any server that speaks the Messages API
+    api_key_file: str = ""  # read by the worker alone; "" = ANTHROPIC_API_KEY of the daemon
+    proxy: str = ""  # an HTTP proxy for the worker
+    command: tuple[str, ...] = ()  # argv of the provider `command`
+    command_env: tuple[str, ...] = ()  # names of the daemon's environment that it gets
+    speculate: Speculate = Speculate.AUTO
+    on_outage: OnOutage = OnOutage.DENY
+    deadline: float = 8.0  # seconds for one verdict, all tries together
+    max_input: int = 60_000  # characters of command, facts and conversation; more is not judged
+    cache_ttl: float = 300.0  # seconds that a verdict is remembered
+    session_tokens: int = 2_000_000  # budget of one session; used up = unavailable
+    session_cost: float = 0.0  # likewise, in the currency of the prices; 0 = no limit
+    price_input: float = 0.0  # for a million tokens; reads from the prompt cache count a tenth, writes a quarter more
+    price_output: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Config:
     daemon: DaemonSettings = field(default_factory=DaemonSettings)
@@ -85,6 +125,7 @@ class Config:
     isolation: IsolationSettings = field(default_factory=IsolationSettings)
     run: RunSettings = field(default_factory=RunSettings)
     approvals: ApprovalSettings = field(default_factory=ApprovalSettings)
+    classifier: ClassifierSettings = field(default_factory=ClassifierSettings)
 
 
 # (section, key) -> (smallest, largest) allowed value
@@ -105,7 +146,16 @@ _RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("run", "spill_quota"): (0, 1 << 40),
     ("run", "spill_age"): (0, 366 * 86_400),
     ("approvals", "expires"): (1, 86_400),
+    ("classifier", "deadline"): (0.1, 120),
+    ("classifier", "max_input"): (1_000, 1_000_000),
+    ("classifier", "cache_ttl"): (0, 86_400),
+    ("classifier", "session_tokens"): (0, 1 << 40),
+    ("classifier", "session_cost"): (0, 1e9),
+    ("classifier", "price_input"): (0, 1e6),
+    ("classifier", "price_output"): (0, 1e6),
 }
+# Values that only the organisation's file may give: they send more, or ask where others deny.
+_ORGANISATION = {("classifier", "speculate"): Speculate.ALWAYS, ("classifier", "on_outage"): OnOutage.ASK}
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 
 
@@ -173,11 +223,11 @@ def load(dirs: Directories, path: str | None = None) -> Config:
         config = merge(config, text, dirs.user_config)
     system = f"{dirs.system}/config.toml"
     if (text := _read(system)) is not None:
-        config = merge(config, text, system)
+        config = merge(config, text, system, organisation=True)
     return config
 
 
-def merge(config: Config, text: str, origin: str) -> Config:
+def merge(config: Config, text: str, origin: str, *, organisation: bool = False) -> Config:
     """`config` with the values of one TOML text put over it. Raises ConfigError naming the key, its line and the fix."""
     document = TomlText(text, origin)
     sections = {f.name: f for f in dataclasses.fields(Config)}
@@ -193,7 +243,13 @@ def merge(config: Config, text: str, origin: str) -> Config:
             if key not in hints:
                 raise document.fail(f"unknown key `{section}.{key}`", section, key, fix=f"use one of {', '.join(hints)}")
             changes[key] = _coerce(document, section, key, value, hints[key])
+            if not organisation and _ORGANISATION.get((section, key), ...) is changes[key]:
+                raise document.fail(
+                    f"`{section}.{key}` may be `{value}` in the organisation's file only", section, key, fix="use another value"
+                )
         config = dataclasses.replace(config, **{section: dataclasses.replace(current, **changes)})
+    if config.classifier.provider is ProviderKind.COMMAND and not config.classifier.command:
+        raise document.fail("the provider `command` needs `classifier.command`", "classifier", "provider", fix="name a program")
     return config
 
 

@@ -28,6 +28,11 @@ WRONG = [
     ("[sessions]\nmax_mode = ['wild']\n", "f:2", "one of default"),
     ("[sessions]\nroots = '~'\n", "f:2", "a list of strings"),
     ("[run\n", "f:1", "not valid TOML"),
+    ("[classifier]\nprovider = 'magic'\n", "f:2", "one of none, anthropic, command"),
+    ("[classifier]\n\non_outage = 'ask'\n", "f:3", "organisation"),
+    ("[classifier]\nspeculate = 'always'\n", "f:2", "organisation"),
+    ("[classifier]\nprovider = 'command'\n", "f:2", "needs `classifier.command`"),
+    ("[classifier]\ndeadline = 0\n", "f:2", "between"),
 ]
 
 
@@ -48,6 +53,12 @@ def test_good_values_land_in_their_fields() -> None:
     assert config.run.grace == settings.RunSettings().grace
     assert config.policy.strategy is Strategy.SOURCE_ORDER
     assert config.sessions.max_mode == (Mode.PLAN,)
+
+
+def test_the_organisation_may_ask_on_an_outage() -> None:
+    """What others may not set stands in its file."""
+    config = settings.merge(settings.Config(), "[classifier]\non_outage = 'ask'\n", "f", organisation=True)
+    assert config.classifier.on_outage is settings.OnOutage.ASK
 
 
 def dirs(tmp_path: Path) -> settings.Directories:

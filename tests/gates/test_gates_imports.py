@@ -74,13 +74,16 @@ def skeleton(tmp_path: Path) -> Path:
         (package / room).mkdir(parents=True)
         (package / room / "__init__.py").touch()
     (package / "__init__.py").touch()
+    for name in {name for contract in contracts() for name in contract.get("source_modules", ())}:
+        path = tmp_path / name.replace(".", "/")
+        if not path.exists():
+            path.with_suffix(".py").touch()
     for module, line in {
         "shell/grammar": "import bashlex",
         "effects/tables": "import os",
-        "schedule/lanes": "",
         "schedule/driver": "import asyncio",
-        "isolation/plan": "",
         "isolation/reader": "import os",
+        "consult/classifier_worker": "import anthropic",
     }.items():
         (package / f"{module}.py").write_text(line + "\n", encoding="utf-8")
     (tmp_path / "pyproject.toml").symlink_to(ROOT / "pyproject.toml")

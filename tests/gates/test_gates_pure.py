@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 
 # To add a pure module or package: its path here. Whole packages are pure, so a new file in them is from its first line.
 PURE = ("model", "errors.py", "paths.py", "globs.py", "killswitch.py", "sensitive.py", "shell", "effects", "analyze.py", "policy",
-        "schedule/lanes.py", "isolation/plan.py")  # fmt: skip
+        "schedule/lanes.py", "isolation/entries.py", "isolation/environment.py", "isolation/gitmounts.py",
+        "isolation/guards.py", "isolation/plan.py", "isolation/view.py", "isolation/violations.py",
+        "observe/gitconfig.py", "observe/gitrepair.py", "consult/verdict.py", "consult/transcript.py",
+        "consult/circuit.py", "consult/classifier_prompt.py")  # fmt: skip
 IMPURE = ("effects/tables.py",)  # loads the tables, once
 
 # To allow a module: add it when it touches neither disk, process, network, clock nor chance.
