@@ -12,6 +12,7 @@ from sandboxd import config as settings
 from sandboxd import trust
 from sandboxd.config import Config, Directories, RuleFormat, RuleText
 from sandboxd.consult.hookdefs import Hook, parse_hooks_claude, parse_hooks_toml
+from sandboxd.errors import ConfigError
 from sandboxd.model import Mode, RuleSet
 from sandboxd.paths import expand_home, join
 from sandboxd.policy import sources
@@ -77,6 +78,18 @@ def read(config: Config, dirs: Directories, workspace: str) -> RuleFiles:
         forbid_bypass=any(file.source.forbid_bypass for file in files),
         guarded=tuple(dict.fromkeys(path for hook in hooks for path in named_files(hook.command, workspace, dirs.home))),
     )
+
+
+def errors(config: Config, dirs: Directories, workspace: str) -> tuple[str, ...]:
+    """What is malformed in the files, the first error of each; hooks that wait for trust too. Raises ConfigError for a
+    file that cannot be read."""
+    out = []
+    for text in settings.read_rules(settings.rule_places(dirs, workspace, claude=config.policy.read_claude_settings)):
+        try:
+            parse(text, trusted=False)
+        except ConfigError as error:
+            out.append(str(error))
+    return tuple(out)
 
 
 def parse(text: RuleText, trusted: bool, *, hooks: bool = True) -> RuleFile:

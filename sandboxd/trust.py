@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 from sandboxd.config import Directories, RuleText
 from sandboxd.errors import ConfigError
+from sandboxd.paths import is_within
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,16 +57,40 @@ def load(dirs: Directories) -> Trust:
     return Trust(pairs)
 
 
+def listed(dirs: Directories, root: str | None = None) -> tuple[tuple[str, str], ...]:
+    """Each file on the list (below `root`, when given) with its state: trusted, changed (and so not), or missing."""
+    out = []
+    for path, known in sorted(load(dirs).pairs):
+        if root is not None and not is_within(path, root):
+            continue
+        try:
+            with open(path, encoding="utf-8") as file:
+                state = "trusted" if digest(file.read()) == known else "changed"
+        except (OSError, UnicodeDecodeError):
+            state = "missing"
+        out.append((path, state))
+    return tuple(out)
+
+
+def revoke(dirs: Directories, workspace: str) -> tuple[str, ...]:
+    """Trust no file of a workspace any longer, whether it still exists or not; returns those that were on the list."""
+    gone = tuple(path for path, _ in sorted(load(dirs).pairs) if is_within(path, workspace))
+    if gone:
+        _write(dirs, gone, ())
+    return gone
+
+
 def change(dirs: Directories, texts: tuple[RuleText, ...], *, trusted: bool) -> None:
     """Trust exactly these files as they are, or no longer trust them. Atomic, under a lock."""
+    paths = tuple(text.place.path for text in texts)
+    _write(dirs, paths, tuple((text.place.path, digest(text.text)) for text in texts if trusted))
+
+
+def _write(dirs: Directories, without: tuple[str, ...], more: tuple[tuple[str, str], ...]) -> None:
     os.makedirs(dirs.config, mode=0o700, exist_ok=True)
     with open(f"{dirs.config}/.trust.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        known = dict(load(dirs).pairs)
-        for text in texts:
-            known.pop(text.place.path, None)
-            if trusted:
-                known[text.place.path] = digest(text.text)
+        known = {path: seen for path, seen in load(dirs).pairs if path not in without} | dict(more)
         handle, temporary = tempfile.mkstemp(dir=dirs.config, prefix=".trust-")
         with os.fdopen(handle, "w", encoding="utf-8") as out:
             json.dump({"version": 1, "files": dict(sorted(known.items()))}, out, indent=1)

@@ -24,6 +24,7 @@ COMMANDS = (
     ("check", "say what would be decided about a command, and why; nothing runs"),
     ("explain", "what is known about a tool: its options, operands and effects"),
     ("rules", "the permission rules in force, and what is wrong with them"),
+    ("trust", "let a workspace's files allow something, or no longer"),
     ("serve", "run the daemon"),
     ("status", "how the daemon is"),
     ("doctor", "what this machine can confine, and how to fix what it cannot"),

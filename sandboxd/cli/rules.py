@@ -12,7 +12,7 @@ from sandboxd.cli import terminal, text
 from sandboxd.config import directories, load
 from sandboxd.errors import ConfigError, RequestError
 from sandboxd.model import Rule
-from sandboxd.policy.shadows import shadows
+from sandboxd.policy.shadows import shadows, unreachable
 from sandboxd.rulefiles import RuleFiles
 
 
@@ -56,8 +56,11 @@ def _check(options: argparse.Namespace) -> int:
     try:
         found = _read(options)
     except ConfigError as error:
-        problems.append(("malformed", str(error)))
+        dirs = directories()
+        malformed = rulefiles.errors(load(dirs), dirs, os.path.realpath(options.workspace)) or (str(error),)
+        problems += [("malformed", item) for item in malformed]
     else:
+        problems += [("no effect", item) for item in unreachable(found.rules)]
         problems += [("no effect", str(shadow)) for shadow in shadows(found.rules)]
         problems += [
             ("inert", f"{rule.origin}: `{rule.text}` ({rule.behavior.value}) comes from a workspace that is not trusted")

@@ -109,7 +109,6 @@ async def _mode(client: AsyncClient, options: argparse.Namespace) -> int:
 
 
 def _print(info: SessionInfo) -> None:
-    clamped = "" if info.mode is info.mode_in_force else f" (in force: {info.mode_in_force.value})"
     rows = [
         ("id", info.id),
         ("workspace", terminal.shown(info.workspace)),

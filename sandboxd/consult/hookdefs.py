@@ -156,8 +156,17 @@ def parse_hooks_claude(text: str, source: Source, origin: str) -> tuple[tuple[Ho
                 if kind != "command":
                     ignored.append(f"{origin}: hook type `{kind}` of `{name}` is not known here")
                     continue
-                hooks.append(_claude_entry(event, group.get("matcher", ""), entry, source, origin))
+                hooks.append(_claude_entry(event, group.get("matcher", ""), entry, source, _line(text, entry, origin)))
     return tuple(hooks), tuple(ignored)
+
+
+def _line(text: str, entry: dict[str, Any], origin: str) -> str:
+    """`file:line` of the first place where the entry's command stands."""
+    for form in (json.dumps(entry.get("command")), json.dumps(entry.get("command"), ensure_ascii=False)):
+        at = text.find(form)
+        if at >= 0:
+            return f"{origin}:{text.count(chr(10), 0, at) + 1}"
+    return origin
 
 
 def _claude_entry(event: HookEvent, matcher: str, entry: dict[str, Any], source: Source, origin: str) -> Hook:

@@ -6,9 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sandboxd.model import Behavior, Rule, RuleSet, Source, Strategy
+from sandboxd.policy.gittouch import is_protected
 from sandboxd.policy.patterns import WORD, ArgvPattern, parse_argv_pattern
+from sandboxd.policy.programs import PRIVILEGE
 from sandboxd.policy.sources import rank
 
+_EDITS = frozenset(("Edit", "Write", "MultiEdit", "NotebookEdit"))
 _WEIGHT = {Behavior.DENY: 0, Behavior.ASK: 1, Behavior.ALLOW: 2}
 
 
@@ -26,6 +29,21 @@ class Shadow:
             f"{self.rule.origin}: rule `{self.rule.text}` ({self.rule.behavior.value}) {verb} "
             f"`{self.by.text}` ({self.by.behavior.value}) in {self.by.origin}"
         )
+
+
+def unreachable(rules: RuleSet) -> tuple[str, ...]:
+    """What stands above every allow rule, and is allowed by one all the same: each as `file:line: what`."""
+    out = []
+    for rule in rules.rules:
+        if rule.behavior is not Behavior.ALLOW or rule.content is None:
+            continue
+        if rule.tool == "Bash":
+            first = parse_argv_pattern(rule.content, quoted_star=False).first_word
+            if first in PRIVILEGE:
+                out.append(f"{rule.origin}: rule `{rule.text}` (allow) allows nothing: `{first}` asks a human in every mode")
+        elif rule.tool in _EDITS and is_protected(rule.content.removeprefix("~")):
+            out.append(f"{rule.origin}: rule `{rule.text}` (allow) allows nothing: the killswitch asks a human about that path")
+    return tuple(out)
 
 
 def shadows(rules: RuleSet) -> tuple[Shadow, ...]:
