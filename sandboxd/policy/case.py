@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from sandboxd.model import AnalyzedCommand, Behavior, EffectKind, Inputs
 from sandboxd.policy import scope
 from sandboxd.policy.modes import MODES, effective
-from sandboxd.policy.safety import SINKS, Finding, look
+from sandboxd.policy.safety import SINKS, Finding, guarded, look
 from sandboxd.policy.verdicts import Hit, judge_rules
 
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
@@ -33,9 +33,9 @@ class Case:
 
     @property
     def boxed(self) -> bool:
-        """Whether `auto_allow_if_sandboxed` applies: it is on, and the sandbox is complete."""
+        """Whether `auto_allow_if_sandboxed` applies: it is on, the sandbox is complete, and so is what it guards."""
         inputs = self.inputs
-        return inputs.auto_allow_if_sandboxed and inputs.enforcement_full and not inputs.unsandboxed
+        return inputs.auto_allow_if_sandboxed and guarded(inputs) and not inputs.unsandboxed
 
     @property
     def protected(self) -> bool:
@@ -55,6 +55,8 @@ class Case:
         if id(command) in self.verdicts.wholly:
             return True
         by_words = id(command) in self.verdicts.covered
+        if not by_words and scope.suspicion(command, self.inputs.facts) is not None:
+            return False
         for effect in command.effects:
             if scope.is_read(effect) or (effect.kind in _CHANGES and effect.target in SINKS):
                 continue

@@ -67,6 +67,11 @@ def look(inputs: Inputs) -> Safety:
     return _Look(inputs).run()
 
 
+def guarded(inputs: Inputs) -> bool:
+    """Whether the sandbox guards every protected path: it is complete, and so is the list of those that exist."""
+    return inputs.enforcement_full and not any(note.startswith("scan_partial") for note in inputs.facts.notes)
+
+
 class _Look:
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -248,7 +253,7 @@ class _Look:
         name = killswitch.protected_fragments(effect.fragments)
         if name is not None:
             self._touched(command, effect, name, "")
-        elif not self.inputs.enforcement_full and not effect.code.startswith(_GIT_OWN):
+        elif not guarded(self.inputs) and not effect.code.startswith(_GIT_OWN):
             text = "what it writes to is not known, and the sandbox here does not guard all protected paths"
             self.touches.append(Finding("protected.unknown", text, command, effect))
         if effect.kind is EffectKind.DELETE and effect.recursive and effect.fragments:

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from sandboxd.globs import literal_prefix
-from sandboxd.model import AnalyzedCommand, Direction, Effect, EffectKind, Inputs, PathFact, Scope, Sensitivity
+from sandboxd.model import AnalyzedCommand, Direction, Effect, EffectKind, Facts, Inputs, PathFact, Scope, Sensitivity
 from sandboxd.paths import expand_home, is_within, join
+from sandboxd.policy.gitreads import armed
 from sandboxd.policy.safety import BLOCK_DEVICE, SINKS, Finding
 from sandboxd.policy.verdicts import Verdicts
 from sandboxd.sensitive import sensitivity
@@ -158,15 +159,29 @@ def more_than_reads(inputs: Inputs) -> Finding | None:
                 return Finding(effect.code or kind.value, "", command, effect)
     if not analysis.read_only:
         return Finding("not_read_only", "the analysis does not call it read-only")
-    return _untrusted(inputs)
+    return _suspicious(inputs)
 
 
-def _untrusted(inputs: Inputs) -> Finding | None:
-    mistrusted = inputs.facts.untrusted_programs
-    if not mistrusted:
+def _suspicious(inputs: Inputs) -> Finding | None:
+    """The first command that may do more than its words say; a quick no where nothing was noted."""
+    facts = inputs.facts
+    if not (facts.untrusted_programs or facts.notes):
         return None
-    name = next((name for name in inputs.analysis.programs if name in mistrusted), None)
-    return None if name is None else Finding("untrusted_program", f"`{name}` is a program that the session can write")
+    name = next((name for name in inputs.analysis.programs if name in facts.untrusted_programs), None)
+    if name is not None:
+        return Finding("untrusted_program", f"`{name}` is a program that the session can write")
+    return next((found for command in inputs.analysis.commands if (found := suspicion(command, inputs.facts))), None)
+
+
+def suspicion(command: AnalyzedCommand, facts: Facts) -> Finding | None:
+    """Why one command may do more than its effects say: its program lies where the session can write, or its git would
+    run what a repository names."""
+    if facts.untrusted_programs:
+        for argv in (command.argv, command.bare):
+            if argv and argv[0] in facts.untrusted_programs:
+                return Finding("untrusted_program", f"`{argv[0]}` is a program that the session can write", command)
+    found = armed(command, facts)
+    return None if found is None else Finding(f"opaque.{found[0]}", found[1], command)
 
 
 def is_read(effect: Effect) -> bool:
@@ -183,7 +198,7 @@ def is_edit(effect: Effect, scope: Scope) -> bool:
 
 def only_edits(inputs: Inputs) -> bool:
     """Whether the command reads and edits files of the workspace, and nothing else."""
-    if inputs.analysis.unparsed is not None or _untrusted(inputs) is not None:
+    if inputs.analysis.unparsed is not None or _suspicious(inputs) is not None:
         return False
     edits = False
     for command in inputs.analysis.commands:

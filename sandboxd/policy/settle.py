@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
-from sandboxd.model import Behavior, Consultant, Decision, Grant, Needs, Opinion, TraceEntry
+from sandboxd.model import Behavior, Consultant, Decision, Evidence, Grant, Needs, Opinion, TraceEntry
 from sandboxd.policy import explain, grants
+from sandboxd.policy.broad import set_aside
 from sandboxd.policy.case import Answer, Case, Step
 from sandboxd.policy.suggestions import suggest
 
 ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
 CLASSIFIER_UNAVAILABLE = "CLASSIFIER_UNAVAILABLE"
+CLASSIFIER_BREAKER = "classifier.breaker"
+
+_NAMED = 3  # set aside rules that a message names
 
 
 def settle(case: Case, step: Step, answer: Answer, trace: tuple[TraceEntry, ...]) -> Decision | Needs:
@@ -34,7 +38,8 @@ class _Settling:
             return self._stop(DENY, answer.reason)
         traits = case.traits
         unattended = case.inputs.headless or traits.never_asks
-        classified = traits.classifies and (self.step.classified or answer.classifiable)
+        classifiable = traits.classifies and (self.step.classified or answer.classifiable)
+        classified = classifiable and not case.inputs.breaker_open
         for opinion in case.inputs.opinions:
             if opinion.who is Consultant.CLASSIFIER and classified:
                 if opinion.failed:
@@ -49,6 +54,8 @@ class _Settling:
             return Needs(frozenset(who), self._stop(ASK, answer.reason))
         if classified:
             return Needs(frozenset((Consultant.CLASSIFIER,)), self._stop(DENY, CLASSIFIER_UNAVAILABLE))
+        if classifiable:
+            return self._stop(DENY, CLASSIFIER_BREAKER, why="the classifier denied so much that a person must look at it")
         why = "mode dontAsk never asks" if traits.never_asks else "nobody can be asked here"
         return self._stop(DENY, answer.reason, why=why)
 
@@ -103,6 +110,13 @@ class _Settling:
             parts.append("no classifier answers")
         if why:
             parts.append(why)
+        aside = set_aside(inputs) if step.classified else ()
+        if aside:
+            named = ", ".join(f"`{rule.text}`" for rule in aside[:_NAMED])
+            parts.append(f"set aside in mode auto, because too broad: {named}")
+        grounds = explain.evidence(inputs, answer.findings, answer.hits)
+        if opinion is not None and opinion.code:
+            grounds = (*grounds, Evidence(opinion.reason, because=opinion.code))
         return Decision(
             behavior,
             step.id,
@@ -111,7 +125,7 @@ class _Settling:
             flip,
             immune=step.immune and behavior is ASK,
             protected=case.protected,
-            evidence=explain.evidence(inputs, answer.findings, answer.hits),
+            evidence=grounds,
             trace=self.trace,
             suggestions=suggestions if behavior is ASK else (),
         )

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from sandboxd.model import AnalyzedCommand, Behavior, CommandKind, Effect, EffectKind, Inputs, Source, Strategy
+from sandboxd.policy.broad import in_force
 from sandboxd.policy.patterns import Place, argv_text
 from sandboxd.policy.rules import Compiled, RuleIndex, index_rules, tight_views
 from sandboxd.policy.sources import rank
@@ -57,7 +58,7 @@ def judge_rules(inputs: Inputs) -> Verdicts:
     """All rules of `inputs` against its analysis."""
     if not inputs.rules.rules:
         return _NONE
-    return _Judge(inputs, index_rules(inputs.rules, place_of(inputs))).run()
+    return _Judge(inputs, index_rules(in_force(inputs), place_of(inputs))).run()
 
 
 class _Judge:
