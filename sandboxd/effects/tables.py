@@ -122,13 +122,14 @@ class Tables:
     def _bundle(self, folder: str) -> dict[str, Table]:
         found = self._bundled.get(folder)
         if found is None:
-            found = self._bundled[folder] = {}
+            found = {}
             for bundle in BUNDLES:
                 path = os.path.join(folder, f"{bundle}.toml")
                 with open(path, encoding="utf-8") as file:
                     text = file.read()
                 for name, table in parse_bundle(text, path).items():
                     found[name] = replace(table, builtin=bundle == "builtins")
+            self._bundled[folder] = found  # only when it is whole: other threads may be asking
         return found
 
 
