@@ -35,6 +35,7 @@ class Question:
     auto_allow_if_sandboxed: bool = False
     unsandboxed: str = ""
     tables: Tables = TABLES
+    breaker_open: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,5 +99,6 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         unsandboxed=question.unsandboxed,
         enforcement_full=question.enforcement_full,
         auto_allow_if_sandboxed=question.auto_allow_if_sandboxed,
+        breaker_open=question.breaker_open,
     )
     return Judged(inputs, evaluate(inputs))

@@ -89,6 +89,7 @@ class Opinion:
     failed: bool = False
     name: str = ""  # which hook, which approver
     latency: float = 0.0  # seconds
+    code: str = ""  # the reason code of a failed one, the category of a classifier's denial
 
 
 @unique
@@ -197,3 +198,4 @@ class Inputs:
     enforcement_full: bool = True  # from the cached probe
     auto_allow_if_sandboxed: bool = False
     max_mode: Mode | None = None
+    breaker_open: bool = False  # the classifier denied so often that a human is asked instead

@@ -146,7 +146,7 @@ _FLIPS = {
     "scope.write_unresolved": f"name the path literally, or {_APPROVE}",
     "hook.deny": "change what the hook objects to",
     "CLASSIFIER_UNAVAILABLE": "retry when the classifier answers again, or switch to a mode in which a person is asked",
-    "classifier.breaker": "stop and tell the person you work for; it goes on when someone has answered a question of this session",
+    "classifier.breaker": "stop and tell the person you work for; it goes on when someone has answered a question here",
     "classifier.denied": "do it another way, or ask the person you work for",
     "approval.denied": "do it another way; a person said no",
     "approval.expired": "ask again when someone can answer",

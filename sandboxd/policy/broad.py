@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Allow rules that say next to nothing: whole tools, interpreters, package runners. In auto mode they do not count.
+
+Whoever wrote `Bash(python:*)` meant to be asked less; in auto mode a classifier looks at every such command instead, and
+a rule that lets any code through would only blind it.
+
+To add a program: a word in one of the tables, and a row in tests/policy/test_policy_broad.py.
+"""
+
+from __future__ import annotations
+
+import re
+
+from sandboxd.model import Behavior, Inputs, Rule, RuleSet
+from sandboxd.policy.modes import MODES, effective
+
+_TOOLS = frozenset(("Bash", "Agent", "Task"))
+# With anything behind them they run anything.
+_PROGRAMS = frozenset(
+    (
+        *(
+            "sh",
+            "bash",
+            "zsh",
+            "dash",
+            "ksh",
+            "fish",
+            "csh",
+            "tcsh",
+            "busybox",
+            "eval",
+            "exec",
+            "source",
+            ".",
+            "command",
+            "builtin",
+        ),
+        *("python", "pypy", "ipython", "node", "nodejs", "deno", "bun", "perl", "ruby", "irb", "php", "lua", "luajit", "tclsh"),
+        *("Rscript", "julia", "ghci", "osascript", "pwsh", "gawk", "awk", "mawk", "sed", "vim", "vi", "emacs", "ed", "gdb"),
+        *("env", "sudo", "doas", "su", "xargs", "find", "fd", "parallel", "watch", "nohup", "timeout", "time", "nice", "stdbuf"),
+        *(
+            "setsid",
+            "chroot",
+            "unshare",
+            "nsenter",
+            "flock",
+            "script",
+            "ssh",
+            "expect",
+            "strace",
+            "ltrace",
+            "entr",
+            "at",
+            "batch",
+        ),
+        *("npx", "bunx", "pnpx", "uvx", "tsx", "ts-node", "claude", "codex", "gemini", "aider"),
+    )
+)
+# Likewise behind one of these subcommands, or behind none.
+_RUNNERS: dict[str, frozenset[str]] = {
+    program: frozenset(verbs.split())
+    for program, verbs in {
+        "npm": "run exec x run-script start test explore",
+        "pnpm": "run exec dlx",
+        "yarn": "run exec dlx node",
+        "uv": "run tool",
+        "pipx": "run",
+        "poetry": "run",
+        "pipenv": "run",
+        "hatch": "run",
+        "rye": "run",
+        "conda": "run",
+        "bundle": "exec",
+        "cargo": "run",
+        "go": "run",
+        "dotnet": "run exec",
+        "nix": "run shell develop",
+        "docker": "run exec compose",
+        "podman": "run exec",
+        "kubectl": "exec run debug",
+        "git": "",
+        "make": "",
+        "just": "",
+        "task": "",
+    }.items()
+}
+_VERSION = re.compile(r"[\d.]+$")
+_CACHE: dict[int, tuple[RuleSet, RuleSet, tuple[Rule, ...]]] = {}
+_CACHE_SIZE = 64
+
+
+def too_broad(rule: Rule) -> bool:
+    """Whether an allow rule leaves open what is run."""
+    if rule.behavior is not Behavior.ALLOW or rule.tool not in _TOOLS:
+        return False
+    content = rule.content
+    if content is None or rule.tool != "Bash":
+        return content is None or content.strip() in ("", "*")
+    head, star, _ = content.removeprefix("prefix:").partition("*")
+    if not star:
+        return False
+    open_word = not head.endswith((" ", ":", "\t"))
+    words = head.rstrip(": \t").split()
+    if not words or (open_word and len(words) == 1):
+        return True
+    name = words[0].rsplit("/", 1)[-1]
+    rest = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
+    if name in _PROGRAMS or _VERSION.sub("", name) in _PROGRAMS:
+        return not rest
+    verbs = _RUNNERS.get(name)
+    if verbs is None:
+        return False
+    return not rest or (len(rest) == 1 and rest[0] in verbs)
+
+
+def in_force(inputs: Inputs) -> RuleSet:
+    """The rules that count in the mode in force. The same object every time for the same rules."""
+    return _split(inputs.rules)[1] if _narrows(inputs) else inputs.rules
+
+
+def set_aside(inputs: Inputs) -> tuple[Rule, ...]:
+    """The rules that do not count because of the mode."""
+    return _split(inputs.rules)[2] if _narrows(inputs) else ()
+
+
+def _narrows(inputs: Inputs) -> bool:
+    return MODES[effective(inputs.mode, inputs.max_mode)].classifies
+
+
+def _split(rules: RuleSet) -> tuple[RuleSet, RuleSet, tuple[Rule, ...]]:
+    found = _CACHE.get(id(rules))
+    if found is not None and found[0] is rules:
+        return found
+    aside = tuple(rule for rule in rules.rules if too_broad(rule))
+    narrowed = rules
+    if aside:
+        narrowed = RuleSet(tuple(rule for rule in rules.rules if rule not in aside), rules.strategy, (*rules.inert, *aside))
+    while len(_CACHE) >= _CACHE_SIZE:
+        _CACHE.pop(next(iter(_CACHE)), None)
+    _CACHE[id(rules)] = (rules, narrowed, aside)
+    return _CACHE[id(rules)]
