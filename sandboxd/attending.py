@@ -15,14 +15,15 @@ CALLER_LEFT = "caller_left"  # the cause of an execution that ended because nobo
 NOBODY_CAME_BACK = "nobody came back within {:g} s"
 
 
-def let_go(job: Job, cancel: Callable[[str], None]) -> None:
-    """A caller has stopped following. One that is not to be kept ends, and one that is kept for a time ends after it,
-    unless somebody follows it then."""
+def let_go(job: Job, starter: bool, cancel: Callable[[str], None]) -> None:
+    """A caller has stopped following. What is not to be kept ends with its starter; what is kept for a time ends after
+    it, unless somebody follows it then."""
     request, execution = job.request, job.execution
     if execution.result is not None:
         return
     if not (request.keep_on_disconnect or request.background):
-        cancel(CALLER_LEFT)
+        if starter:
+            cancel(CALLER_LEFT)
         return
     if request.detach_ttl is None or execution.followed:
         return

@@ -233,7 +233,10 @@ class Engine:
             log.exception("execution %s failed", execution.id)
             result = Result(EndKind.FAILED, 125, cause=f"internal error: {error!r}")
         result = dataclasses.replace(result, cwd=result.cwd or job.session.cwd, notes=tuple(job.notes))
-        result = await outputs.settled(job, result, self.sessions.spills, self.config.run)
+        try:
+            result = await outputs.settled(job, result, self.sessions.spills, self.config.run)
+        except Exception:  # the terminal event comes whatever the disk does
+            log.exception("the output of %s could not be stored", execution.id)
         self.record.record_execution_finished(execution.id, result, secrets=job.session.secrets)
         execution.finish(result)
         if job.expiry is not None:
@@ -381,11 +384,11 @@ class Engine:
             return await outputs.past_view(execution, limits)
         return await outputs.model_view(job, spills, limits)
 
-    def let_go(self, execution: Execution) -> None:
-        """The caller that started it, or one who came back, has stopped following it."""
+    def let_go(self, execution: Execution, *, starter: bool) -> None:
+        """The caller that started it, or another, has stopped following it."""
         job = self.job(execution)
         if job is not None:
-            attending.let_go(job, lambda cause: self.cancel(execution, cause))
+            attending.let_go(job, starter, lambda cause: self.cancel(execution, cause))
 
     async def write_stdin(self, execution: Execution, offset: int, data: bytes, eof: bool) -> int:
         """Feed a command; how many bytes it was given in all. Raises RequestError, Exhausted, or Forbidden when what is

@@ -10,6 +10,7 @@ from typing import Any, TypeVar, cast
 from sandboxd.api.requests import required
 from sandboxd.engine import Engine
 from sandboxd.errors import Forbidden, NotFound
+from sandboxd.run.execution import Execution
 from sandboxd.sessions import Role, SessionState
 
 _T = TypeVar("_T")
@@ -28,6 +29,13 @@ class Access:
     def session(self, session_id: str, context: Any) -> SessionState:
         """The session a call names. Raises RequestError (none named), NotFound (unknown, or the secret is wrong)."""
         return self.engine.sessions.get(required(session_id, "session_id"), secret(context), self.role)
+
+    def past(self, session_id: str, execution_id: str, context: Any) -> Execution | None:
+        """An execution of an earlier daemon, for whoever knows the secret that its session had; None for anybody else."""
+        past = self.engine.past
+        if self.role is not Role.ADMIN and not past.admits(session_id, secret(context)):
+            return None
+        return past.get(execution_id, session_id)
 
     def scope(self, session_id: str, context: Any) -> SessionState | None:
         """The session a call is limited to; None = all of them, which only the admin socket may leave open.

@@ -243,7 +243,14 @@ def result(value: model.Result) -> execution_pb2.Result:
             for item in value.violations
         ],
         notes=value.notes,
+        spill_path=value.spill_path,
     )
+
+
+def model_text(value: model.ModelText | None) -> execution_pb2.ModelText | None:
+    if value is None:
+        return None
+    return execution_pb2.ModelText(text=value.text, whole=value.whole, spill_path=value.spill_path)
 
 
 def event(value: model.Event, execution_id: str, text: str) -> execution_pb2.Event:
@@ -271,6 +278,10 @@ def event(value: model.Event, execution_id: str, text: str) -> execution_pb2.Eve
             out.gap.stream = STREAM[value.stream]
             out.gap.offset = value.offset
             out.gap.length = value.length
+        case model.Progress():
+            out.progress.elapsed.CopyFrom(duration(value.elapsed))
+            out.progress.output_bytes = value.output_bytes
+            out.progress.last_line = value.last_line
         case model.Exited():
             out.exited.result.CopyFrom(result(value.result))
     return out

@@ -3,18 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sandboxd import model
+from sandboxd import batches, model
 from sandboxd.api import convert, requests
 from sandboxd.api.access import Access, followed
-from sandboxd.errors import NotYet
+from sandboxd.batches import BatchRun
+from sandboxd.errors import NotFound, NotYet, RequestError, SandboxdError
 from sandboxd.run.execution import Execution
 from sandboxd.v1 import execution_pb2 as pb
 from sandboxd.v1 import execution_pb2_grpc
 
-CALLER_LEFT = "caller_left"  # the cause of an execution that ended because nobody followed it any more
 CALLER_CANCELLED = "cancelled by the caller"
 
 
@@ -45,39 +46,52 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
     ) -> AsyncIterator[pb.ExecutionServiceStartResponse]:
         session = self._access.session(request.session_id, context)
         execution = await self._engine.start(requests.start_request(request), session)
-        left = not (request.keep_on_disconnect or request.background)
         try:
             async with followed(execution.events()) as events:
                 async for event in events:
                     yield pb.ExecutionServiceStartResponse(event=convert.event(event, execution.id, execution.text))
                     if request.background and isinstance(event, model.Started):
                         return
-            left = False
         finally:
-            if left:
-                self._engine.cancel(execution, CALLER_LEFT)
+            self._engine.let_go(execution, starter=True)
 
     async def Attach(
         self, request: pb.ExecutionServiceAttachRequest, context: Any
     ) -> AsyncIterator[pb.ExecutionServiceAttachResponse]:
         execution = self._execution(request, context)
-        async with followed(execution.events(request.from_sequence or 1)) as events:
-            async for event in events:
-                yield pb.ExecutionServiceAttachResponse(event=convert.event(event, execution.id, execution.text))
+        try:
+            async with followed(execution.events(request.from_sequence or 1)) as events:
+                async for event in events:
+                    yield pb.ExecutionServiceAttachResponse(event=convert.event(event, execution.id, execution.text))
+        finally:
+            self._engine.let_go(execution, starter=False)
 
     async def RunBatch(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ExecutionServiceRunBatchResponse]:
-        raise NotYet("batches come with a later version", fix="call Start once a command")
-        yield  # type: ignore[unreachable]  # makes it an async generator, as every streaming method is
+        first = await anext(request_iterator, None)
+        if first is None or not first.HasField("open"):
+            raise RequestError("a batch begins with `open`", field="open", fix="send it first")
+        session = self._access.session(first.open.session_id, context)
+        batch = BatchRun(self._engine, session)
+        reading = asyncio.create_task(_read(batch, session.id, request_iterator))
+        try:
+            async with followed(batch.messages()) as messages:
+                async for message in messages:
+                    yield _said(message)
+        finally:
+            reading.cancel()
+            await asyncio.wait([reading])
+            await batch.close()
 
     async def WriteStdin(
         self, request: pb.ExecutionServiceWriteStdinRequest, context: Any
     ) -> pb.ExecutionServiceWriteStdinResponse:
         execution = self._execution(request, context)
-        offset = execution.write_stdin(request.offset, requests.stdin_data(request), request.eof)
+        offset = await self._engine.write_stdin(execution, request.offset, requests.stdin_data(request), request.eof)
         return pb.ExecutionServiceWriteStdinResponse(offset=offset)
 
     async def Resize(self, request: pb.ExecutionServiceResizeRequest, context: Any) -> pb.ExecutionServiceResizeResponse:
-        raise NotYet("terminals come with a later version", fix="run it without a terminal")
+        self._execution(request, context).resize(requests.window(request.rows, request.columns))
+        return pb.ExecutionServiceResizeResponse()
 
     async def Signal(self, request: pb.ExecutionServiceSignalRequest, context: Any) -> pb.ExecutionServiceSignalResponse:
         self._execution(request, context).signal(request.signal)
@@ -88,7 +102,9 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         return pb.ExecutionServiceCancelResponse()
 
     async def Get(self, request: pb.ExecutionServiceGetRequest, context: Any) -> pb.ExecutionServiceGetResponse:
-        return pb.ExecutionServiceGetResponse(execution=_described(self._execution(request, context)))
+        execution = self._execution(request, context)
+        text = await self._engine.model_text(execution)
+        return pb.ExecutionServiceGetResponse(execution=_described(execution), model_text=convert.model_text(text))
 
     async def List(self, request: pb.ExecutionServiceListRequest, context: Any) -> pb.ExecutionServiceListResponse:
         session = self._access.scope(request.session_id, context)
@@ -96,8 +112,58 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         return pb.ExecutionServiceListResponse(executions=[_described(execution) for execution in reversed(found)])
 
     def _execution(self, request: Any, context: Any) -> Execution:
-        session = self._access.scope(request.session_id, context)
-        return self._engine.execution(requests.required(request.execution_id, "execution_id"), session)
+        execution_id = requests.required(request.execution_id, "execution_id")
+        try:
+            session = self._access.scope(request.session_id, context)
+        except NotFound:
+            found = self._access.past(request.session_id, execution_id, context)
+            if found is None:
+                raise
+            return found
+        return self._engine.execution(execution_id, session)
+
+
+async def _read(batch: BatchRun, session_id: str, messages: Any) -> None:
+    """Hand on what the front-end says, to its end."""
+    try:
+        async for message in messages:
+            match message.WhichOneof("message"):
+                case "command":
+                    command = message.command
+                    cancels = requests.cancels(command.interrupt_behavior)
+                    batch.command(command.key, requests.batch_request(session_id, command), cancels=cancels)
+                case "external":
+                    call = message.external
+                    cancels = requests.cancels(call.interrupt_behavior)
+                    batch.external(call.key, safe=call.concurrency_safe, cancels=cancels)
+                case "external_finished":
+                    batch.external_finished(message.external_finished.key, failed=message.external_finished.failed)
+                case "interrupt":
+                    batch.interrupt()
+                case "discard":
+                    batch.discard(message.discard.reason)
+                case _:
+                    raise RequestError("the message is empty, or a second `open`", field="message", fix="send one of the calls")
+        batch.no_more()
+    except SandboxdError as error:
+        batch.fail(error)
+
+
+def _said(message: batches.Message) -> pb.ExecutionServiceRunBatchResponse:
+    out = pb.ExecutionServiceRunBatchResponse(key=message.key)
+    match message:
+        case batches.Happened():
+            out.event.CopyFrom(convert.event(message.event, message.execution.id, message.execution.text))
+        case batches.Delivered():
+            out.result.CopyFrom(convert.result(message.result))
+        case batches.MayStart():
+            out.external_start.SetInParent()
+        case batches.MustStop():
+            out.external_cancel.cause = message.cause
+        case batches.Read():
+            out.model_text.CopyFrom(pb.ModelText(text=message.text.text, whole=message.text.whole))
+            out.model_text.spill_path = message.text.spill_path
+    return out
 
 
 def _described(execution: Execution) -> pb.Execution:

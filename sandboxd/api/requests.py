@@ -80,13 +80,33 @@ def start_request(message: execution_pb2.ExecutionServiceStartRequest) -> model.
         raise RequestError(
             f"`request_id` has more than {MAX_ID} characters", field="request_id", fix="use a UUID or another short name"
         )
+    ttl = message.detach_ttl.ToNanoseconds() / 1e9 if message.HasField("detach_ttl") else None
+    if ttl is not None and not ttl > 0:
+        raise RequestError(f"detach_ttl `{ttl}` is not positive", field="detach_ttl", fix="leave it out")
     return _request(
         message.session_id,
         message.command,
         request_id=message.request_id,
         background=message.background,
         keep_on_disconnect=message.keep_on_disconnect,
+        detach_ttl=ttl,
     )
+
+
+def batch_request(session_id: str, message: execution_pb2.BatchCommand) -> model.Request:
+    return _request(session_id, message.command)
+
+
+def window(rows: int, columns: int) -> model.WindowSize:
+    return model.WindowSize(rows, columns)
+
+
+def cancels(number: int) -> bool:
+    """Whether a call is dropped when the user speaks up."""
+    if number not in execution_pb2.InterruptBehavior.values():
+        field = "interrupt_behavior"
+        raise RequestError(f"`{field}` has the unknown value {number}", field=field, fix="use a value of this version")
+    return number == execution_pb2.INTERRUPT_BEHAVIOR_CANCEL
 
 
 def stdin_data(message: execution_pb2.ExecutionServiceWriteStdinRequest) -> bytes:
@@ -121,8 +141,24 @@ def _request(session_id: str, command: execution_pb2.Command, **more: Any) -> mo
         timeout=command.timeout.ToNanoseconds() / 1e9 if command.HasField("timeout") else None,
         stdin=command.stdin,
         unsandboxed=command.dangerously_disable_sandbox,
+        terminal=_terminal(command),
+        max_result_chars=_result_limit(command),
         **more,
     )
+
+
+def _terminal(command: execution_pb2.Command) -> model.WindowSize | None:
+    if not command.HasField("terminal"):
+        return None
+    default = model.WindowSize()
+    return model.WindowSize(command.terminal.rows or default.rows, command.terminal.columns or default.columns)
+
+
+def _result_limit(command: execution_pb2.Command) -> int | None:
+    """Characters that a model is shown; an exemption counts before anything else."""
+    if command.unlimited_result:
+        return model.UNLIMITED
+    return command.max_result_chars if command.HasField("max_result_chars") else None
 
 
 def _no_nul(text: str, field: str) -> None:

@@ -14,7 +14,8 @@
 `Client(on_ask=…)` is asked when a decision is ASK. `AsyncClient` is the same for asyncio.
 """
 
-from sandboxd.client.aio import Answer, Ask, AsyncClient, AsyncExecution, AsyncSession
+from sandboxd.client.aio import Answer, Ask, AsyncClient, AsyncExecution, AsyncSession, SessionBatch
+from sandboxd.client.batch import BatchEvent, BatchResult, BatchText, ExternalCancel, ExternalStart, Outcome
 from sandboxd.client.blocking import Client, Execution, Session
 from sandboxd.client.values import (
     Approval,
@@ -35,15 +36,22 @@ __all__ = [
     "AsyncClient",
     "AsyncExecution",
     "AsyncSession",
+    "BatchEvent",
+    "BatchResult",
+    "BatchText",
     "Check",
     "Client",
     "DaemonStatus",
     "DecisionRecord",
     "Execution",
     "ExecutionInfo",
+    "ExternalCancel",
+    "ExternalStart",
+    "Outcome",
     "Problem",
     "Run",
     "Session",
+    "SessionBatch",
     "SessionInfo",
     "Settled",
 ]

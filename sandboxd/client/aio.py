@@ -16,9 +16,11 @@ import grpc
 
 from sandboxd.client import address as addresses
 from sandboxd.client import decode, values
+from sandboxd.client.batch import AsyncBatch
 from sandboxd.client.failure import translate
 from sandboxd.errors import Exhausted, NotFound, RequestError, Unavailable
 from sandboxd.model import (
+    UNLIMITED,
     ApprovalNeeded,
     Behavior,
     Decided,
@@ -27,10 +29,12 @@ from sandboxd.model import (
     Exited,
     Gap,
     Mode,
+    ModelText,
     Output,
     Profile,
     Started,
     Stream,
+    WindowSize,
 )
 from sandboxd.v1 import (
     admin_pb2,
@@ -365,21 +369,24 @@ class AsyncSession:
         request_id: str = "",
         background: bool = False,
         keep_on_disconnect: bool = False,
+        detach_ttl: float | None = None,
+        terminal: WindowSize | None = None,
+        max_result_chars: int | None = None,
     ) -> AsyncExecution:
         """Start a command. `timeout` in seconds of running; `stdin`: keep standard input open for `write_stdin`;
         `request_id` makes a retry follow the first try; `background` ends the events at Started;
-        `keep_on_disconnect`: it goes on when this client goes.
+        `keep_on_disconnect`: it goes on when this client goes, at most `detach_ttl` seconds with nobody following;
+        `terminal`: run it on one; `max_result_chars`: what a model is shown, UNLIMITED = everything.
         """
         request = execution_pb2.ExecutionServiceStartRequest(
             session_id=self.id,
             request_id=request_id,
-            command=_command(text, cwd),
+            command=_command(text, cwd, timeout=timeout, stdin=stdin, terminal=terminal, max_result_chars=max_result_chars),
             background=background,
             keep_on_disconnect=keep_on_disconnect,
         )
-        request.command.stdin = stdin
-        if timeout is not None:
-            request.command.timeout.FromNanoseconds(round(timeout * 1e9))
+        if detach_ttl is not None:
+            request.detach_ttl.FromNanoseconds(round(detach_ttl * 1e9))
         messages = self._client._stream(self._client._executions.Start, request, self.secret)
         try:
             first = await anext(messages)  # it always comes; an error that stands before it is raised here
@@ -398,6 +405,17 @@ class AsyncSession:
         )
         messages = self._client._stream(self._client._executions.Attach, request, self.secret)
         return AsyncExecution(self._client, self, known.execution.text, execution_id, messages)
+
+    def batch(self) -> SessionBatch:
+        """Open a batch: the calls of one turn of a model, as they become known."""
+        call = self._client._executions.RunBatch(metadata=_metadata(self.secret))
+        return SessionBatch(call, self.id)
+
+    async def model_text(self, execution_id: str) -> ModelText | None:
+        """What a model reads of an execution; None before its end."""
+        request = execution_pb2.ExecutionServiceGetRequest(session_id=self.id, execution_id=execution_id)
+        answer = await self._call(self._client._executions.Get, request)
+        return decode.model_text(answer.model_text) if answer.HasField("model_text") else None
 
     async def check(self, text: str, *, cwd: str | None = None) -> values.Check:
         """What would be decided now; nothing runs."""
@@ -435,6 +453,14 @@ class AsyncSession:
 
     async def _call(self, method: Any, request: Any) -> Any:
         return await self._client._call(method, request, self.secret)
+
+
+class SessionBatch(AsyncBatch):
+    """A batch of a session."""
+
+    async def run(self, key: str, text: str, *, cancel_on_interrupt: bool = False, **options: Any) -> None:
+        """Ask for a command. Options: `cwd`, `timeout`, `stdin`, `terminal`, `max_result_chars`, as in `start`."""
+        await self.command(key, _command(text, options.pop("cwd", None), **options), cancel_on_interrupt=cancel_on_interrupt)
 
 
 class AsyncExecution:
@@ -552,6 +578,13 @@ class AsyncExecution:
                 except Exhausted as error:
                     await asyncio.sleep(error.retry_after)
 
+    async def resize(self, size: WindowSize) -> None:
+        """Change the size of its terminal."""
+        request = execution_pb2.ExecutionServiceResizeRequest(
+            session_id=self._session.id, execution_id=self.id, rows=size.rows, columns=size.columns
+        )
+        await self._session._call(self._client._executions.Resize, request)
+
     async def signal(self, number: int) -> None:
         """Send a signal to the command's process group."""
         request = execution_pb2.ExecutionServiceSignalRequest(session_id=self._session.id, execution_id=self.id, signal=number)
@@ -567,11 +600,28 @@ class AsyncExecution:
             await self.write_stdin(data, eof=True)
 
 
-def _command(text: str, cwd: str | None) -> execution_pb2.Command:
+def _command(
+    text: str,
+    cwd: str | None,
+    *,
+    timeout: float | None = None,
+    stdin: bool = False,
+    terminal: WindowSize | None = None,
+    max_result_chars: int | None = None,
+) -> execution_pb2.Command:
     try:
-        return execution_pb2.Command(text=text, cwd=cwd or "")
+        command = execution_pb2.Command(text=text, cwd=cwd or "", stdin=stdin)
     except (ValueError, UnicodeEncodeError):
         raise RequestError("the command is not valid Unicode", field="command.text", fix="send UTF-8") from None
+    if timeout is not None:
+        command.timeout.FromNanoseconds(round(timeout * 1e9))
+    if terminal is not None:
+        command.terminal.rows, command.terminal.columns = terminal.rows, terminal.columns
+    if max_result_chars == UNLIMITED:
+        command.unlimited_result = True
+    elif max_result_chars is not None:
+        command.max_result_chars = max_result_chars
+    return command
 
 
 def _absolute(path: str) -> str:

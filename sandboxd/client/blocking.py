@@ -11,7 +11,7 @@ from typing import Any, Self, TypeVar
 
 from sandboxd.client import aio, values
 from sandboxd.client.aio import Answer, Ask
-from sandboxd.model import Behavior, Event, Mode, Profile
+from sandboxd.model import Behavior, Event, Mode, ModelText, Profile, WindowSize
 
 _T = TypeVar("_T")
 
@@ -170,6 +170,10 @@ class Session:
     def attach(self, execution_id: str, *, from_sequence: int = 1) -> Execution:
         return Execution(self._do, self._do(self._session.attach(execution_id, from_sequence=from_sequence)))
 
+    def model_text(self, execution_id: str) -> ModelText | None:
+        text: ModelText | None = self._do(self._session.model_text(execution_id))
+        return text
+
     def check(self, text: str, *, cwd: str | None = None) -> values.Check:
         check: values.Check = self._do(self._session.check(text, cwd=cwd))
         return check
@@ -218,6 +222,9 @@ class Execution:
 
     def write_stdin(self, data: bytes, *, eof: bool = False) -> None:
         self._do(self._execution.write_stdin(data, eof=eof))
+
+    def resize(self, size: WindowSize) -> None:
+        self._do(self._execution.resize(size))
 
     def signal(self, number: int) -> None:
         self._do(self._execution.signal(number))

@@ -210,7 +210,12 @@ def result(message: execution_pb2.Result) -> model.Result:
             model.Violation(item.kind, item.path, item.rule, item.confidence, item.advice) for item in message.violations
         ),
         notes=tuple(message.notes),
+        spill_path=message.spill_path,
     )
+
+
+def model_text(message: execution_pb2.ModelText) -> model.ModelText:
+    return model.ModelText(message.text, message.whole, message.spill_path)
 
 
 def event(message: execution_pb2.Event, text: str) -> model.Event | None:
@@ -232,6 +237,9 @@ def event(message: execution_pb2.Event, text: str) -> model.Event | None:
             return model.Started(seq, execution_id, enforcement(message.started.enforcement), message.started.profile)
         case "gap":
             return model.Gap(seq, STREAM.get(message.gap.stream, model.Stream.STDERR), message.gap.offset, message.gap.length)
+        case "progress":
+            progress = message.progress
+            return model.Progress(seq, execution_id, seconds(progress.elapsed), progress.output_bytes, progress.last_line)
         case "exited":
             return model.Exited(seq, execution_id, result(message.exited.result))
     return None

@@ -104,6 +104,30 @@ EXECUTION_STATE_RUNNING: ExecutionState.ValueType  # 2
 EXECUTION_STATE_ENDED: ExecutionState.ValueType  # 3
 Global___ExecutionState: typing_extensions.TypeAlias = ExecutionState
 
+class _InterruptBehavior:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _InterruptBehaviorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InterruptBehavior.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    INTERRUPT_BEHAVIOR_UNSPECIFIED: _InterruptBehavior.ValueType  # 0
+    """As BLOCK."""
+    INTERRUPT_BEHAVIOR_BLOCK: _InterruptBehavior.ValueType  # 1
+    """It finishes."""
+    INTERRUPT_BEHAVIOR_CANCEL: _InterruptBehavior.ValueType  # 2
+    """It is stopped, and its result dropped."""
+
+class InterruptBehavior(_InterruptBehavior, metaclass=_InterruptBehaviorEnumTypeWrapper):
+    """What becomes of a call when the user speaks up meanwhile."""
+
+INTERRUPT_BEHAVIOR_UNSPECIFIED: InterruptBehavior.ValueType  # 0
+"""As BLOCK."""
+INTERRUPT_BEHAVIOR_BLOCK: InterruptBehavior.ValueType  # 1
+"""It finishes."""
+INTERRUPT_BEHAVIOR_CANCEL: InterruptBehavior.ValueType  # 2
+"""It is stopped, and its result dropped."""
+Global___InterruptBehavior: typing_extensions.TypeAlias = InterruptBehavior
+
 @typing.final
 class Command(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -113,6 +137,9 @@ class Command(google.protobuf.message.Message):
     TIMEOUT_FIELD_NUMBER: builtins.int
     STDIN_FIELD_NUMBER: builtins.int
     DANGEROUSLY_DISABLE_SANDBOX_FIELD_NUMBER: builtins.int
+    TERMINAL_FIELD_NUMBER: builtins.int
+    MAX_RESULT_CHARS_FIELD_NUMBER: builtins.int
+    UNLIMITED_RESULT_FIELD_NUMBER: builtins.int
     text: builtins.str
     """Bash source. Required; at most 131,000 bytes, which is what the kernel takes as one argument; no NUL."""
     cwd: builtins.str
@@ -121,11 +148,19 @@ class Command(google.protobuf.message.Message):
     """Keep standard input open for WriteStdin. Default: false, it reads end-of-file at once."""
     dangerously_disable_sandbox: builtins.bool
     """Run it without a sandbox. Asks a human, always; refused where the policy does not permit it."""
+    max_result_chars: builtins.int
+    """Characters, at most 400,000."""
+    unlimited_result: builtins.bool
+    """Everything, whatever is configured, and never a stored file: for a reader that limits itself."""
     @property
     def timeout(self) -> google.protobuf.duration_pb2.Duration:
         """Of running, not of waiting or asking. When it passes: TERM, then KILL to all of it. Positive. Default: the
         configured one.
         """
+
+    @property
+    def terminal(self) -> Global___Terminal:
+        """Run it on a terminal of its own: one stream (OUTPUT_STREAM_STDOUT), standard input open. Default: none."""
 
     def __init__(
         self,
@@ -135,11 +170,35 @@ class Command(google.protobuf.message.Message):
         timeout: google.protobuf.duration_pb2.Duration | None = ...,
         stdin: builtins.bool = ...,
         dangerously_disable_sandbox: builtins.bool = ...,
+        terminal: Global___Terminal | None = ...,
+        max_result_chars: builtins.int = ...,
+        unlimited_result: builtins.bool = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["timeout", b"timeout"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cwd", b"cwd", "dangerously_disable_sandbox", b"dangerously_disable_sandbox", "stdin", b"stdin", "text", b"text", "timeout", b"timeout"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["max_result_chars", b"max_result_chars", "result_limit", b"result_limit", "terminal", b"terminal", "timeout", b"timeout", "unlimited_result", b"unlimited_result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cwd", b"cwd", "dangerously_disable_sandbox", b"dangerously_disable_sandbox", "max_result_chars", b"max_result_chars", "result_limit", b"result_limit", "stdin", b"stdin", "terminal", b"terminal", "text", b"text", "timeout", b"timeout", "unlimited_result", b"unlimited_result"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["result_limit", b"result_limit"]) -> typing.Literal["max_result_chars", "unlimited_result"] | None: ...
 
 Global___Command: typing_extensions.TypeAlias = Command
+
+@typing.final
+class Terminal(google.protobuf.message.Message):
+    """In characters, 1 to 65,535. Default: 24 rows, 80 columns."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ROWS_FIELD_NUMBER: builtins.int
+    COLUMNS_FIELD_NUMBER: builtins.int
+    rows: builtins.int
+    columns: builtins.int
+    def __init__(
+        self,
+        *,
+        rows: builtins.int = ...,
+        columns: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["columns", b"columns", "rows", b"rows"]) -> None: ...
+
+Global___Terminal: typing_extensions.TypeAlias = Terminal
 
 @typing.final
 class Event(google.protobuf.message.Message):
@@ -156,6 +215,7 @@ class Event(google.protobuf.message.Message):
     OUTPUT_FIELD_NUMBER: builtins.int
     GAP_FIELD_NUMBER: builtins.int
     EXITED_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Counts from 1 within the execution; Attach takes it."""
     execution_id: builtins.str
@@ -173,6 +233,8 @@ class Event(google.protobuf.message.Message):
     def gap(self) -> Global___Gap: ...
     @property
     def exited(self) -> Global___Exited: ...
+    @property
+    def progress(self) -> Global___Progress: ...
     def __init__(
         self,
         *,
@@ -185,12 +247,44 @@ class Event(google.protobuf.message.Message):
         output: Global___Output | None = ...,
         gap: Global___Gap | None = ...,
         exited: Global___Exited | None = ...,
+        progress: Global___Progress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["approval_needed", b"approval_needed", "decided", b"decided", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "queued", b"queued", "started", b"started"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["approval_needed", b"approval_needed", "decided", b"decided", "execution_id", b"execution_id", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "queued", b"queued", "sequence", b"sequence", "started", b"started"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["queued", "decided", "approval_needed", "started", "output", "gap", "exited"] | None: ...
+    def HasField(self, field_name: typing.Literal["approval_needed", b"approval_needed", "decided", b"decided", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "progress", b"progress", "queued", b"queued", "started", b"started"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["approval_needed", b"approval_needed", "decided", b"decided", "execution_id", b"execution_id", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "progress", b"progress", "queued", b"queued", "sequence", b"sequence", "started", b"started"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["queued", "decided", "approval_needed", "started", "output", "gap", "exited", "progress"] | None: ...
 
 Global___Event: typing_extensions.TypeAlias = Event
+
+@typing.final
+class Progress(google.protobuf.message.Message):
+    """A sign of life of a command that runs long. Not part of the history: it has the number of the event before it and is
+    not replayed.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ELAPSED_FIELD_NUMBER: builtins.int
+    OUTPUT_BYTES_FIELD_NUMBER: builtins.int
+    LAST_LINE_FIELD_NUMBER: builtins.int
+    output_bytes: builtins.int
+    """Of both streams."""
+    last_line: builtins.str
+    """Without control characters, at most 200 characters."""
+    @property
+    def elapsed(self) -> google.protobuf.duration_pb2.Duration:
+        """Since Started."""
+
+    def __init__(
+        self,
+        *,
+        elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+        output_bytes: builtins.int = ...,
+        last_line: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["elapsed", b"elapsed", "last_line", b"last_line", "output_bytes", b"output_bytes"]) -> None: ...
+
+Global___Progress: typing_extensions.TypeAlias = Progress
 
 @typing.final
 class Queued(google.protobuf.message.Message):
@@ -428,6 +522,7 @@ class Result(google.protobuf.message.Message):
     PROMISE_BROKEN_FIELD_NUMBER: builtins.int
     VIOLATIONS_FIELD_NUMBER: builtins.int
     NOTES_FIELD_NUMBER: builtins.int
+    SPILL_PATH_FIELD_NUMBER: builtins.int
     end: Global___End.ValueType
     exit_code: builtins.int
     """0 to 255, as a shell would report it."""
@@ -440,6 +535,8 @@ class Result(google.protobuf.message.Message):
     """Not all output was kept."""
     cwd: builtins.str
     """The session's directory afterwards."""
+    spill_path: builtins.str
+    """Where all of the output lies when a model is shown only a part; readable inside the session's boxes. Default: none."""
     @property
     def usage(self) -> Global___Usage: ...
     @property
@@ -472,12 +569,37 @@ class Result(google.protobuf.message.Message):
         promise_broken: collections.abc.Iterable[builtins.str] | None = ...,
         violations: collections.abc.Iterable[Global___Violation] | None = ...,
         notes: collections.abc.Iterable[builtins.str] | None = ...,
+        spill_path: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_signal", b"_signal", "enforcement", b"enforcement", "signal", b"signal", "usage", b"usage"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_signal", b"_signal", "cause", b"cause", "cwd", b"cwd", "end", b"end", "enforcement", b"enforcement", "exit_code", b"exit_code", "notes", b"notes", "promise_broken", b"promise_broken", "signal", b"signal", "stderr_bytes", b"stderr_bytes", "stdout_bytes", b"stdout_bytes", "truncated", b"truncated", "usage", b"usage", "violations", b"violations"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_signal", b"_signal", "cause", b"cause", "cwd", b"cwd", "end", b"end", "enforcement", b"enforcement", "exit_code", b"exit_code", "notes", b"notes", "promise_broken", b"promise_broken", "signal", b"signal", "spill_path", b"spill_path", "stderr_bytes", b"stderr_bytes", "stdout_bytes", b"stdout_bytes", "truncated", b"truncated", "usage", b"usage", "violations", b"violations"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_signal", b"_signal"]) -> typing.Literal["signal"] | None: ...
 
 Global___Result: typing_extensions.TypeAlias = Result
+
+@typing.final
+class ModelText(google.protobuf.message.Message):
+    """Output as a model reads it: both streams in the order of arrival, without terminal sequences."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    WHOLE_FIELD_NUMBER: builtins.int
+    SPILL_PATH_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    whole: builtins.bool
+    """Nothing is left out."""
+    spill_path: builtins.str
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        whole: builtins.bool = ...,
+        spill_path: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["spill_path", b"spill_path", "text", b"text", "whole", b"whole"]) -> None: ...
+
+Global___ModelText: typing_extensions.TypeAlias = ModelText
 
 @typing.final
 class Execution(google.protobuf.message.Message):
@@ -603,6 +725,7 @@ class ExecutionServiceStartRequest(google.protobuf.message.Message):
     COMMAND_FIELD_NUMBER: builtins.int
     BACKGROUND_FIELD_NUMBER: builtins.int
     KEEP_ON_DISCONNECT_FIELD_NUMBER: builtins.int
+    DETACH_TTL_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Required."""
     request_id: builtins.str
@@ -613,6 +736,10 @@ class ExecutionServiceStartRequest(google.protobuf.message.Message):
     """Go on when the caller goes."""
     @property
     def command(self) -> Global___Command: ...
+    @property
+    def detach_ttl(self) -> google.protobuf.duration_pb2.Duration:
+        """With one of the two: end it when nobody has followed it for so long. Positive. Default: never."""
+
     def __init__(
         self,
         *,
@@ -621,9 +748,10 @@ class ExecutionServiceStartRequest(google.protobuf.message.Message):
         command: Global___Command | None = ...,
         background: builtins.bool = ...,
         keep_on_disconnect: builtins.bool = ...,
+        detach_ttl: google.protobuf.duration_pb2.Duration | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "keep_on_disconnect", b"keep_on_disconnect", "request_id", b"request_id", "session_id", b"session_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["command", b"command", "detach_ttl", b"detach_ttl"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "detach_ttl", b"detach_ttl", "keep_on_disconnect", b"keep_on_disconnect", "request_id", b"request_id", "session_id", b"session_id"]) -> None: ...
 
 Global___ExecutionServiceStartRequest: typing_extensions.TypeAlias = ExecutionServiceStartRequest
 
@@ -752,8 +880,10 @@ class BatchCommand(google.protobuf.message.Message):
 
     KEY_FIELD_NUMBER: builtins.int
     COMMAND_FIELD_NUMBER: builtins.int
+    INTERRUPT_BEHAVIOR_FIELD_NUMBER: builtins.int
     key: builtins.str
     """The caller's name for it, unique in the batch."""
+    interrupt_behavior: Global___InterruptBehavior.ValueType
     @property
     def command(self) -> Global___Command: ...
     def __init__(
@@ -761,30 +891,37 @@ class BatchCommand(google.protobuf.message.Message):
         *,
         key: builtins.str = ...,
         command: Global___Command | None = ...,
+        interrupt_behavior: Global___InterruptBehavior.ValueType = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["command", b"command", "key", b"key"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["command", b"command", "interrupt_behavior", b"interrupt_behavior", "key", b"key"]) -> None: ...
 
 Global___BatchCommand: typing_extensions.TypeAlias = BatchCommand
 
 @typing.final
 class BatchExternal(google.protobuf.message.Message):
+    """A tool that the front-end runs itself. It keeps its turn until BatchExternalFinished, also when it was cancelled."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     KEY_FIELD_NUMBER: builtins.int
     TOOL_FIELD_NUMBER: builtins.int
     CONCURRENCY_SAFE_FIELD_NUMBER: builtins.int
+    INTERRUPT_BEHAVIOR_FIELD_NUMBER: builtins.int
     key: builtins.str
     tool: builtins.str
     concurrency_safe: builtins.bool
+    """Whether it may run beside others, for this very input."""
+    interrupt_behavior: Global___InterruptBehavior.ValueType
     def __init__(
         self,
         *,
         key: builtins.str = ...,
         tool: builtins.str = ...,
         concurrency_safe: builtins.bool = ...,
+        interrupt_behavior: Global___InterruptBehavior.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["concurrency_safe", b"concurrency_safe", "key", b"key", "tool", b"tool"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["concurrency_safe", b"concurrency_safe", "interrupt_behavior", b"interrupt_behavior", "key", b"key", "tool", b"tool"]) -> None: ...
 
 Global___BatchExternal: typing_extensions.TypeAlias = BatchExternal
 
@@ -822,6 +959,7 @@ class BatchDiscard(google.protobuf.message.Message):
 
     REASON_FIELD_NUMBER: builtins.int
     reason: builtins.str
+    """The cause in the results of what is cancelled. Default: `streaming_fallback`."""
     def __init__(
         self,
         *,
@@ -839,6 +977,8 @@ class ExecutionServiceRunBatchResponse(google.protobuf.message.Message):
     EVENT_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
     EXTERNAL_START_FIELD_NUMBER: builtins.int
+    EXTERNAL_CANCEL_FIELD_NUMBER: builtins.int
+    MODEL_TEXT_FIELD_NUMBER: builtins.int
     key: builtins.str
     @property
     def event(self) -> Global___Event: ...
@@ -850,6 +990,14 @@ class ExecutionServiceRunBatchResponse(google.protobuf.message.Message):
     def external_start(self) -> Global___BatchExternalStart:
         """The external tool may run now."""
 
+    @property
+    def external_cancel(self) -> Global___BatchExternalCancel:
+        """The external tool is to stop."""
+
+    @property
+    def model_text(self) -> Global___ModelText:
+        """Behind all results, in the order asked."""
+
     def __init__(
         self,
         *,
@@ -857,10 +1005,12 @@ class ExecutionServiceRunBatchResponse(google.protobuf.message.Message):
         event: Global___Event | None = ...,
         result: Global___Result | None = ...,
         external_start: Global___BatchExternalStart | None = ...,
+        external_cancel: Global___BatchExternalCancel | None = ...,
+        model_text: Global___ModelText | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event", "external_start", b"external_start", "message", b"message", "result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "external_start", b"external_start", "key", b"key", "message", b"message", "result", b"result"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["event", "result", "external_start"] | None: ...
+    def HasField(self, field_name: typing.Literal["event", b"event", "external_cancel", b"external_cancel", "external_start", b"external_start", "message", b"message", "model_text", b"model_text", "result", b"result"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "external_cancel", b"external_cancel", "external_start", b"external_start", "key", b"key", "message", b"message", "model_text", b"model_text", "result", b"result"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["event", "result", "external_start", "external_cancel", "model_text"] | None: ...
 
 Global___ExecutionServiceRunBatchResponse: typing_extensions.TypeAlias = ExecutionServiceRunBatchResponse
 
@@ -873,6 +1023,21 @@ class BatchExternalStart(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___BatchExternalStart: typing_extensions.TypeAlias = BatchExternalStart
+
+@typing.final
+class BatchExternalCancel(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CAUSE_FIELD_NUMBER: builtins.int
+    cause: builtins.str
+    def __init__(
+        self,
+        *,
+        cause: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cause", b"cause"]) -> None: ...
+
+Global___BatchExternalCancel: typing_extensions.TypeAlias = BatchExternalCancel
 
 @typing.final
 class ExecutionServiceWriteStdinRequest(google.protobuf.message.Message):
@@ -1046,15 +1211,21 @@ class ExecutionServiceGetResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EXECUTION_FIELD_NUMBER: builtins.int
+    MODEL_TEXT_FIELD_NUMBER: builtins.int
     @property
     def execution(self) -> Global___Execution: ...
+    @property
+    def model_text(self) -> Global___ModelText:
+        """Set in EXECUTION_STATE_ENDED."""
+
     def __init__(
         self,
         *,
         execution: Global___Execution | None = ...,
+        model_text: Global___ModelText | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["execution", b"execution"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["execution", b"execution"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["execution", b"execution", "model_text", b"model_text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["execution", b"execution", "model_text", b"model_text"]) -> None: ...
 
 Global___ExecutionServiceGetResponse: typing_extensions.TypeAlias = ExecutionServiceGetResponse
 

@@ -133,7 +133,8 @@ class ExecutionServiceServicer(object):
 
         Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
         event on. The caller's deadline counts: when it passes, or the caller goes, the command is killed with everything
-        it started, unless `keep_on_disconnect` or `background`. The command's own limit is `command.timeout`.
+        it started, unless `keep_on_disconnect` or `background`; `detach_ttl` bounds how long such a one goes on with nobody
+        following it. The command's own limit is `command.timeout`.
         A slow reader slows the command down; nothing is buffered without bound.
         Errors: FAILED_PRECONDITION (no sandbox can be built: metadata["fix"] says what to do; nothing ran),
         RESOURCE_EXHAUSTED with RetryInfo (too many commands).
@@ -143,15 +144,26 @@ class ExecutionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Attach(self, request, context):
-        """Follows an execution from a sequence number on: what is past is replayed, what comes follows, Exited is last.
-        Read-only and idempotent; leaving does not touch the command.
+        """Follows an execution from a sequence number on: what is past is replayed, what comes follows, Exited is last and
+        always sent, even from a number that never was. Also for executions of an earlier daemon, with the session and the
+        secret of then. Leaving does not touch the command, but starts its `detach_ttl` when nobody else follows.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RunBatch(self, request_iterator, context):
-        """Runs commands as they become known, under one barrier with the front-end's own tools. UNIMPLEMENTED in this version.
+        """Runs the calls of one turn of a model as they become known, under one barrier with the front-end's own tools.
+
+        Events come as they happen, whoever finishes first; each call's `result` comes once, in the order asked. When the
+        caller has closed its side and every result is sent, each command's `model_text` follows in the order asked, all
+        together within the batch's budget (the largest are stored first), and the RPC ends with OK.
+
+        When a command ends in error (a failing exit status, a signal, a time-out; the 1 of grep, diff, test, find and their
+        kin is an answer), its siblings that run or wait at that moment are cancelled and have the result END_CANCELLED with
+        the cause `Cancelled: parallel tool call errored`; the batch goes on. A human's no cancels all of the batch, also
+        what is asked afterwards. When the caller goes, everything in the batch is killed.
+        Errors: INVALID_ARGUMENT (no BatchOpen first, a key used twice, an unknown key), RESOURCE_EXHAUSTED (1,000 calls).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,14 +173,17 @@ class ExecutionServiceServicer(object):
         """Writes to the command's standard input, also before it starts. Idempotent by `offset`: bytes before the expected
         offset are known already and skipped. Answers at once: on success the bytes are accepted, not yet read.
         Errors: RESOURCE_EXHAUSTED with RetryInfo (the command does not read; nothing was taken, send the same again),
-        INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended).
+        INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended),
+        PERMISSION_DENIED (it takes code from its input, and the mode or a rule has changed so that it could not be started
+        now).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Resize(self, request, context):
-        """Changes the size of the command's terminal. UNIMPLEMENTED in this version.
+        """Changes the size of the command's terminal; what is in the foreground on it gets SIGWINCH. Idempotent.
+        Errors: INVALID_ARGUMENT (it has no terminal, or does not run; a size below 1 or above 65,535).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -191,7 +206,8 @@ class ExecutionServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Get(self, request, context):
-        """One execution as it stands. Read-only and idempotent.
+        """One execution as it stands and, once it has ended, its output as a model reads it; Attach has the whole of it.
+        Read-only and idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -324,29 +324,46 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
 
     Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
     event on. The caller's deadline counts: when it passes, or the caller goes, the command is killed with everything
-    it started, unless `keep_on_disconnect` or `background`. The command's own limit is `command.timeout`.
+    it started, unless `keep_on_disconnect` or `background`; `detach_ttl` bounds how long such a one goes on with nobody
+    following it. The command's own limit is `command.timeout`.
     A slow reader slows the command down; nothing is buffered without bound.
     Errors: FAILED_PRECONDITION (no sandbox can be built: metadata["fix"] says what to do; nothing ran),
     RESOURCE_EXHAUSTED with RetryInfo (too many commands).
     """
 
     Attach: _ExecutionServiceAttachType
-    """Follows an execution from a sequence number on: what is past is replayed, what comes follows, Exited is last.
-    Read-only and idempotent; leaving does not touch the command.
+    """Follows an execution from a sequence number on: what is past is replayed, what comes follows, Exited is last and
+    always sent, even from a number that never was. Also for executions of an earlier daemon, with the session and the
+    secret of then. Leaving does not touch the command, but starts its `detach_ttl` when nobody else follows.
     """
 
     RunBatch: _ExecutionServiceRunBatchType
-    """Runs commands as they become known, under one barrier with the front-end's own tools. UNIMPLEMENTED in this version."""
+    """Runs the calls of one turn of a model as they become known, under one barrier with the front-end's own tools.
+
+    Events come as they happen, whoever finishes first; each call's `result` comes once, in the order asked. When the
+    caller has closed its side and every result is sent, each command's `model_text` follows in the order asked, all
+    together within the batch's budget (the largest are stored first), and the RPC ends with OK.
+
+    When a command ends in error (a failing exit status, a signal, a time-out; the 1 of grep, diff, test, find and their
+    kin is an answer), its siblings that run or wait at that moment are cancelled and have the result END_CANCELLED with
+    the cause `Cancelled: parallel tool call errored`; the batch goes on. A human's no cancels all of the batch, also
+    what is asked afterwards. When the caller goes, everything in the batch is killed.
+    Errors: INVALID_ARGUMENT (no BatchOpen first, a key used twice, an unknown key), RESOURCE_EXHAUSTED (1,000 calls).
+    """
 
     WriteStdin: _ExecutionServiceWriteStdinType
     """Writes to the command's standard input, also before it starts. Idempotent by `offset`: bytes before the expected
     offset are known already and skipped. Answers at once: on success the bytes are accepted, not yet read.
     Errors: RESOURCE_EXHAUSTED with RetryInfo (the command does not read; nothing was taken, send the same again),
-    INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended).
+    INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended),
+    PERMISSION_DENIED (it takes code from its input, and the mode or a rule has changed so that it could not be started
+    now).
     """
 
     Resize: _ExecutionServiceResizeType
-    """Changes the size of the command's terminal. UNIMPLEMENTED in this version."""
+    """Changes the size of the command's terminal; what is in the foreground on it gets SIGWINCH. Idempotent.
+    Errors: INVALID_ARGUMENT (it has no terminal, or does not run; a size below 1 or above 65,535).
+    """
 
     Signal: _ExecutionServiceSignalType
     """Sends a signal to the command's process group. Not idempotent.
@@ -359,7 +376,9 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
     """
 
     Get: _ExecutionServiceGetType
-    """One execution as it stands. Read-only and idempotent."""
+    """One execution as it stands and, once it has ended, its output as a model reads it; Attach has the whole of it.
+    Read-only and idempotent.
+    """
 
     List: _ExecutionServiceListType
     """Executions that the daemon still holds, newest first: all that run or wait, and those that ended lately.
@@ -455,7 +474,8 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
 
         Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
         event on. The caller's deadline counts: when it passes, or the caller goes, the command is killed with everything
-        it started, unless `keep_on_disconnect` or `background`. The command's own limit is `command.timeout`.
+        it started, unless `keep_on_disconnect` or `background`; `detach_ttl` bounds how long such a one goes on with nobody
+        following it. The command's own limit is `command.timeout`.
         A slow reader slows the command down; nothing is buffered without bound.
         Errors: FAILED_PRECONDITION (no sandbox can be built: metadata["fix"] says what to do; nothing ran),
         RESOURCE_EXHAUSTED with RetryInfo (too many commands).
@@ -467,8 +487,9 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.execution_pb2.ExecutionServiceAttachRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[sandboxd.v1.execution_pb2.ExecutionServiceAttachResponse], collections.abc.AsyncIterator[sandboxd.v1.execution_pb2.ExecutionServiceAttachResponse]]:
-        """Follows an execution from a sequence number on: what is past is replayed, what comes follows, Exited is last.
-        Read-only and idempotent; leaving does not touch the command.
+        """Follows an execution from a sequence number on: what is past is replayed, what comes follows, Exited is last and
+        always sent, even from a number that never was. Also for executions of an earlier daemon, with the session and the
+        secret of then. Leaving does not touch the command, but starts its `detach_ttl` when nobody else follows.
         """
 
     @abc.abstractmethod
@@ -477,7 +498,18 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[sandboxd.v1.execution_pb2.ExecutionServiceRunBatchRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[sandboxd.v1.execution_pb2.ExecutionServiceRunBatchResponse], collections.abc.AsyncIterator[sandboxd.v1.execution_pb2.ExecutionServiceRunBatchResponse]]:
-        """Runs commands as they become known, under one barrier with the front-end's own tools. UNIMPLEMENTED in this version."""
+        """Runs the calls of one turn of a model as they become known, under one barrier with the front-end's own tools.
+
+        Events come as they happen, whoever finishes first; each call's `result` comes once, in the order asked. When the
+        caller has closed its side and every result is sent, each command's `model_text` follows in the order asked, all
+        together within the batch's budget (the largest are stored first), and the RPC ends with OK.
+
+        When a command ends in error (a failing exit status, a signal, a time-out; the 1 of grep, diff, test, find and their
+        kin is an answer), its siblings that run or wait at that moment are cancelled and have the result END_CANCELLED with
+        the cause `Cancelled: parallel tool call errored`; the batch goes on. A human's no cancels all of the batch, also
+        what is asked afterwards. When the caller goes, everything in the batch is killed.
+        Errors: INVALID_ARGUMENT (no BatchOpen first, a key used twice, an unknown key), RESOURCE_EXHAUSTED (1,000 calls).
+        """
 
     @abc.abstractmethod
     def WriteStdin(
@@ -488,7 +520,9 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         """Writes to the command's standard input, also before it starts. Idempotent by `offset`: bytes before the expected
         offset are known already and skipped. Answers at once: on success the bytes are accepted, not yet read.
         Errors: RESOURCE_EXHAUSTED with RetryInfo (the command does not read; nothing was taken, send the same again),
-        INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended).
+        INVALID_ARGUMENT (a gap before `offset`, bytes behind the end, started without `command.stdin`, it has ended),
+        PERMISSION_DENIED (it takes code from its input, and the mode or a rule has changed so that it could not be started
+        now).
         """
 
     @abc.abstractmethod
@@ -497,7 +531,9 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.execution_pb2.ExecutionServiceResizeRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceResizeResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceResizeResponse]]:
-        """Changes the size of the command's terminal. UNIMPLEMENTED in this version."""
+        """Changes the size of the command's terminal; what is in the foreground on it gets SIGWINCH. Idempotent.
+        Errors: INVALID_ARGUMENT (it has no terminal, or does not run; a size below 1 or above 65,535).
+        """
 
     @abc.abstractmethod
     def Signal(
@@ -525,7 +561,9 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.execution_pb2.ExecutionServiceGetRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceGetResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceGetResponse]]:
-        """One execution as it stands. Read-only and idempotent."""
+        """One execution as it stands and, once it has ended, its output as a model reads it; Attach has the whole of it.
+        Read-only and idempotent.
+        """
 
     @abc.abstractmethod
     def List(
