@@ -96,7 +96,7 @@ def too_broad(rule: Rule) -> bool:
     content = rule.content
     if content is None or rule.tool != "Bash":
         return content is None or content.strip() in ("", "*")
-    head, star, _ = content.removeprefix("prefix:").partition("*")
+    head, star, _ = (f"{content[7:]}:*" if content.startswith("prefix:") else content).partition("*")
     if not star:
         return False
     open_word = not head.endswith((" ", ":", "\t"))

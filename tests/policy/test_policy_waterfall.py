@@ -33,7 +33,7 @@ from sandboxd.model import (
     Sensitivity,
     Strategy,
 )
-from sandboxd.policy.settle import CLASSIFIER_UNAVAILABLE
+from sandboxd.policy.settle import CLASSIFIER_BREAKER, CLASSIFIER_UNAVAILABLE
 from sandboxd.policy.waterfall import STEPS, document, evaluate
 from tests.policy.policy_cases import SCOPE, WORKSPACE, analysis, ask, command, decide, effect, ruleset
 
@@ -135,7 +135,7 @@ OPINIONS = (
 )
 
 
-def outcome(row: Row, *opinions: Opinion) -> Decision | Needs:
+def outcome(row: Row, *opinions: Opinion, breaker: bool = False) -> Decision | Needs:
     return evaluate(
         Inputs(
             ANALYSES[row.body, row.danger],
@@ -147,6 +147,7 @@ def outcome(row: Row, *opinions: Opinion) -> Decision | Needs:
             unsandboxed="request" if row.danger == "interaction" else "",
             enforcement_full=row.full,
             auto_allow_if_sandboxed=row.auto,
+            breaker_open=breaker,
         )
     )
 
@@ -163,7 +164,8 @@ def first_step(row: Row) -> str:
         ("1f", "ask" in row.content),
         ("1g", row.danger in ("touch", "settings") or row.unguarded),
     ]
-    allowed = row.body != "unparsed" and (row.tool == "allow" or "allow" in row.content)
+    broad = row.tool == "allow" and row.mode is not Mode.AUTO  # in auto mode a rule for the whole tool is set aside
+    allowed = row.body != "unparsed" and (broad or "allow" in row.content)
     others = [
         ("2a", row.mode is Mode.BYPASS),
         ("2b", allowed),
@@ -302,6 +304,24 @@ def _never_loosened(row: Row, before: Decision | Needs, opinions: tuple[Opinion,
         assert (after.behavior, after.step, after.reason) == (first.behavior, first.step, first.reason), (row, opinions)
     if who == {CLASSIFIER} and row.mode is not Mode.AUTO:
         assert (after.behavior, after.step, after.reason) == (first.behavior, first.step, first.reason), (row, opinions)
+
+
+def test_open_breaker(base: dict[Row, Decision | Needs]) -> None:
+    """Where the breaker is open no classifier is heard: a human is asked, or it is denied; nothing else changes."""
+    for row, before in base.items():
+        answer = outcome(row, breaker=True)
+        if not isinstance(before, Needs) or CLASSIFIER not in before.who:
+            assert answer == before, row
+            continue
+        heard = outcome(row, OPINIONS[3], breaker=True)
+        assert heard == answer, row
+        if row.unattended:
+            assert isinstance(answer, Decision), row
+            assert (answer.behavior, answer.reason) == (DENY, CLASSIFIER_BREAKER), row
+        else:
+            assert isinstance(answer, Needs), row
+            assert answer.who == {APPROVAL}, row
+            assert settled(outcome(row, OPINIONS[7], breaker=True)).behavior is ALLOW, row
 
 
 def test_opinions(base: dict[Row, Decision | Needs]) -> None:
