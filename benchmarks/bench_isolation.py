@@ -22,7 +22,8 @@ from statistics import median
 
 from benchmarks.measure import Case, Measured, duration, sample
 from sandboxd.isolation import backends, bwrap, interpreter, profiles, protect
-from sandboxd.isolation.box import Opened, system_call_filter
+from sandboxd.isolation.box import system_call_filter
+from sandboxd.isolation.ends import Opened
 from sandboxd.isolation.plan import plan
 from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, LaunchPlan, PlanRequest, Session, Stdio
 from sandboxd.observe import aftermath, observe

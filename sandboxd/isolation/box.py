@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, landlock, seccomp
+from sandboxd.isolation.ends import Ends
 from sandboxd.isolation.mountpoints import Lease
 from sandboxd.model import (
     Backend,
@@ -36,7 +37,6 @@ from sandboxd.model.launch import CWD_REPORT_FD
 
 SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"  # never the caller's PATH, which may begin in a workspace
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
-_STATUS_SIZE = 65536
 
 
 class Box:
@@ -82,11 +82,7 @@ class Box:
         """Send a signal to the command's process group; a no-op when it is gone. Raises ValueError outside 1..64."""
         if not 1 <= number <= 64:
             raise ValueError(f"`{number}` is not a signal number")
-        if self._ends.control >= 0:
-            try:
-                os.write(self._ends.control, bytes((number,)))
-            except OSError:
-                pass  # nobody is there to take it any more
+        self._ends.send(number)
 
     def kill(self) -> None:
         """End every process of the box at once; idempotent.
@@ -170,83 +166,6 @@ def _left(lines: list[str]) -> tuple[str, ...]:
     return (*paths, f"{more} more") if more else tuple(paths)
 
 
-class Ends:
-    """The daemon's ends of a box's pipes, and the control groups that it is in."""
-
-    def __init__(self, status: int, control: int, info: int, errors: int, groups: tuple[str, ...]) -> None:
-        for fd in (status, control, info, errors):
-            os.set_blocking(fd, False)
-        self._status, self.control, self._info, self._errors = status, control, info, errors
-        self.groups = groups
-
-    def inner_pid(self) -> int | None:
-        """Process 1 of the box as this namespace sees it, once bwrap has said so."""
-        text = _drain(self._info)
-        _, found, rest = text.partition('"child-pid":')
-        digits = rest.strip().partition(",")[0].strip(" \n}")
-        return int(digits) if found and digits.isdigit() else None
-
-    def status(self) -> str:
-        return _drain(self._status)
-
-    def complaint(self) -> str:
-        return _drain(self._errors).strip().rpartition("\n")[2].removeprefix("bwrap: ")
-
-    def close_control(self) -> None:
-        if self.control >= 0:
-            os.close(self.control)
-            self.control = -1
-
-    def close(self) -> None:
-        self.close_control()
-        for fd in (self._status, self._info, self._errors):
-            os.close(fd)
-
-
-def _drain(fd: int) -> str:
-    """All that a pipe holds now, as text; never waits."""
-    try:
-        return os.read(fd, _STATUS_SIZE).decode(errors="replace")
-    except BlockingIOError:
-        return ""
-
-
-class Opened:
-    """Descriptors opened for one start: all are closed at the end but those to `keep`."""
-
-    def __init__(self) -> None:
-        self._fds: set[int] = set()
-        self.given: list[int] = []
-
-    def __enter__(self) -> Opened:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for fd in self._fds:
-            os.close(fd)
-
-    def take(self, fd: int) -> int:
-        self._fds.add(fd)
-        return fd
-
-    def keep(self, *fds: int) -> None:
-        self._fds.difference_update(fds)
-
-    def pipe(self) -> tuple[int, int]:
-        read, write = os.pipe2(os.O_CLOEXEC)
-        return self.take(read), self.take(write)
-
-    def data(self, content: bytes) -> int:
-        """A descriptor from which the box reads `content`. It is closed before the command starts."""
-        fd = self.take(os.memfd_create("sandboxd", os.MFD_CLOEXEC))
-        view = memoryview(content)
-        while view:
-            view = view[os.write(fd, view) :]
-        os.lseek(fd, 0, os.SEEK_SET)
-        self.given.append(fd)
-        return fd
-
-
 def as_user(plan: LaunchPlan) -> list[str]:
     """The launcher that turns a root daemon into the box's user: Popen's `user=` would make it spawn by a real fork."""
     if plan.uid == os.geteuid() and plan.gid == os.getegid():
@@ -312,6 +231,7 @@ def child_config(
         "env": dict(plan.env),
         "private": plan.private,
         "contained": True,
+        "wait": False,
         "seccomp": None,
     }
 

@@ -20,8 +20,6 @@ from sandboxd.isolation import cgroups, interpreter, landlock, protect
 from sandboxd.isolation.box import (
     SYSTEM_PATH,
     Box,
-    Ends,
-    Opened,
     as_user,
     child_config,
     hand_over,
@@ -31,6 +29,7 @@ from sandboxd.isolation.box import (
     trial,
     trial_plan,
 )
+from sandboxd.isolation.ends import Ends, Opened
 from sandboxd.isolation.mountpoints import Lease
 from sandboxd.model import (
     Enforcement,
@@ -148,17 +147,21 @@ class Bwrap:
         with Opened() as fds:
             status, control, info, errors = (fds.pipe() for _ in range(4))
             groups = cgroups.join(plan.limits, plan.uid, fds.take)
-            config = child_config(plan, rules, stdio, (status[1], control[0]), groups.fds)
+            config = child_config(plan, rules, stdio, (status[1], control[0]), ())
+            config["wait"] = bool(groups.fds)
             args = bwrap_args(plan, host, fds.data)
             args += ["--info-fd", str(info[1]), "--seccomp", str(fds.data(system_call_filter(plan)))]
             boot = fds.data(interpreter.payload(python, config))
             inherited = {stdio.stdin, stdio.stdout, stdio.stderr, stdio.cwd_report, status[1], control[0], info[1], boot}
             argv = [host.bwrap, "--args", str(fds.data(b"".join(each.encode(errors="surrogateescape") + b"\0" for each in args)))]
             argv += ["--", python, *interpreter.FLAGS, "-c", interpreter.BOOT, str(boot)]
-            process = launch([*as_user(plan), *argv], errors[1], (*inherited, *fds.given, *groups.fds), groups, FIX_INSTALL)
+            process = launch([*as_user(plan), *argv], errors[1], (*inherited, *fds.given), groups, FIX_INSTALL)
             ours = (status[0], control[1], info[0], errors[0])
-            fds.keep(*ours)
-            return Box(process, plan, enforcement, Ends(*ours, groups.paths), lease=lease)
+            fds.keep(*ours, *groups.fds)
+            ends = Ends(*ours, groups.paths)
+            if groups.fds:
+                ends.join(groups.fds)
+            return Box(process, plan, enforcement, ends, lease=lease)
 
 
 def bwrap_args(plan: LaunchPlan, host: Host, data: Callable[[bytes], int]) -> list[str]:

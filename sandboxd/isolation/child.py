@@ -12,7 +12,8 @@ so the command cannot signal it. Orphans come to it, and it ends them all.
 
 Status pipe: `S` started · `F reason` set-up failed · `L count path…` left in private directories, in hexadecimal ·
 `X code signal user_us system_us max_rss_kib` ended; a line each.
-Control pipe: each byte is a signal number for the command's process group; end of file = end the box.
+Control pipe: each byte is a signal number for the command's process group; end of file = end the box. With `wait` a zero
+comes first, when the box is in its control groups.
 """
 
 import _ctypes
@@ -26,7 +27,7 @@ SYS_LANDLOCK_CREATE, SYS_LANDLOCK_ADD, SYS_LANDLOCK_RESTRICT, RULE_PATH_BENEATH 
 TIOCSCTTY = 0x540E
 HUP, INT, QUIT, PIPE, TERM, CHLD, XFSZ = 1, 2, 3, 13, 15, 17, 25
 FAILED = 0xFFFFFFFF  # -1 in the 32 bits of a C int
-KILL, MAX_LEFT = 9, 8
+KILL, MAX_LEFT, GO = 9, 8, b"\0"
 
 
 class c_long(_ctypes._SimpleCData):  # type: ignore[type-arg]  # ctypes itself would cost 2 ms of imports
@@ -249,6 +250,8 @@ def main(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_confi
             _signal.signal(number, _signal.SIG_IGN)
         _signal.signal(CHLD, lambda *_: None)
         _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        if config["wait"] and posix.read(config["control"], 1) != GO:
+            posix._exit(1)
         before = names(config["private"])
         pid = spawn(config)
     except (Failure, OSError) as error:

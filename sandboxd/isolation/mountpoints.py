@@ -145,14 +145,18 @@ def _make(directory: str, group: list[tuple[str, bool]], uid: int, gid: int, sha
     except OSError:
         return []
     made = []
+    node = ""  # the others are links to it: making an inode costs much more than making a name
     try:
         for path, is_dir in group:
             name = path.rpartition("/")[2]
             try:
                 if is_dir:
                     os.mkdir(name, PLACEHOLDER_MODE, dir_fd=at)
+                elif node:
+                    os.link(node, name, src_dir_fd=at, dst_dir_fd=at, follow_symlinks=False)
                 else:
                     os.mknod(name, stat.S_IFSOCK | NODE_MODE, dir_fd=at)
+                    node = name
                 if uid != os.geteuid():
                     os.chown(name, uid, gid, dir_fd=at, follow_symlinks=False)
             except FileExistsError:

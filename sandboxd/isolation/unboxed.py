@@ -23,8 +23,6 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, interpreter, landlock
 from sandboxd.isolation.box import (
     Box,
-    Ends,
-    Opened,
     child_config,
     hand_over,
     launch,
@@ -34,6 +32,7 @@ from sandboxd.isolation.box import (
     trial,
     trial_plan,
 )
+from sandboxd.isolation.ends import Ends, Opened
 from sandboxd.model import (
     Enforcement,
     LaunchPlan,
