@@ -4,13 +4,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from pathlib import Path
 
 from sandboxd.cli import terminal, text
 from sandboxd.config import directories, load
 from sandboxd.errors import NotFound, ProfileError
 from sandboxd.isolation import profiles
-from sandboxd.model import Profile
+from sandboxd.model import Profile, Session
 
 
 def configure(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +24,16 @@ def configure(parser: argparse.ArgumentParser) -> None:
     check = actions.add_parser("check", help="read a profile and run the tests in it; exit status 1 when one fails")
     check.add_argument("name", metavar="NAME-OR-FILE")
     check.set_defaults(run=_check)
-    for action in (show_all, show, check):
+    differ = actions.add_parser("diff", help="what two profiles say differently; exit status 1 when they do")
+    differ.add_argument("one", metavar="NAME-OR-FILE")
+    differ.add_argument("other", metavar="NAME-OR-FILE")
+    differ.set_defaults(run=_diff)
+    explain = actions.add_parser("explain", help="what a path is under a profile for a command that may write, and why")
+    explain.add_argument("name", metavar="NAME-OR-FILE")
+    explain.add_argument("path", metavar="PATH")
+    explain.add_argument("--read-only", action="store_true", help="for a command that was judged read-only")
+    explain.set_defaults(run=_explain)
+    for action in (show_all, show, check, differ, explain):
         text.add_output_option(action)
 
 
@@ -73,6 +83,32 @@ def _check(options: argparse.Namespace) -> int:
     else:
         print("\n".join(problems) or "nothing is wrong with it")
     return 1 if problems else 0
+
+
+def _diff(options: argparse.Namespace) -> int:
+    places, _ = _directories()
+    found = profiles.diff(profiles.load(options.one, places), profiles.load(options.other, places))
+    if options.output == "json":
+        terminal.print_json([{"key": key, "one": one, "other": other} for key, one, other in found])
+    elif found:
+        print(terminal.table([tuple(map(terminal.shown, row)) for row in found], ("key", options.one, options.other)))
+    return 1 if found else 0
+
+
+def _explain(options: argparse.Namespace) -> int:
+    """For the current directory as the workspace and the host as it is."""
+    places, _ = _directories()
+    session = Session("explain", os.getcwd(), directories().home, os.getuid(), os.getgid(), "")
+    reach, why, passed = profiles.explain(
+        profiles.load(options.name, places), options.path, promise=options.read_only, session=session
+    )
+    if options.output == "json":
+        terminal.print_json({"reach": reach.value, "why": why, "overruled": list(passed)})
+    else:
+        print(f"{reach.value}  {terminal.shown(why)}")
+        for line in passed:
+            print(f"      overruled: {terminal.shown(line)}")
+    return 0
 
 
 def _rows(profile: Profile) -> list[tuple[str, str]]:

@@ -10,23 +10,27 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
 from sandboxd.errors import ProfileError
 from sandboxd.isolation import environment, seccomp, view
+from sandboxd.isolation.hostfacts import host_facts
 from sandboxd.isolation.plan import HostFacts, HostPath, plan, wanted, writable_root_problem
 from sandboxd.model import (
     Facts,
     Grant,
     GrantKind,
+    LaunchPlan,
+    MountKind,
     NetworkMode,
     PlanRequest,
     Profile,
     Require,
     Session,
 )
-from sandboxd.paths import expand_home, join, normalize
+from sandboxd.paths import expand_home, is_within, join
 from sandboxd.tomltext import TomlText
 
 SHIPPED_DIR = str(Path(__file__).resolve().parent.parent / "profiles")
@@ -173,14 +177,65 @@ def check(name_or_path: str, directories: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(failures)
 
 
+def diff(one: Profile, other: Profile) -> tuple[tuple[str, str, str], ...]:
+    """What two profiles say differently: (key as written in TOML, value in `one`, value in `other`)."""
+    out = []
+    for (section, key), (field, _) in KEYS.items():
+        left, right = _value(one, field), _value(other, field)
+        if left != right:
+            out.append((f"{section}.{key}", left, right))
+    return tuple(out)
+
+
+def explain(
+    profile: Profile, path: str, *, promise: bool = False, session: Session | None = None
+) -> tuple[view.Reach, str, tuple[str, ...]]:
+    """What a path is under a profile, the line that decides it, and what else speaks of it, for a command that may write
+    the workspace (or, under `promise`, that was judged read-only).
+
+    Without a session: on a host where everything that the profile names exists.
+    """
+    launch, home, workspace = _example(profile, promise=promise, session=session)
+    where = path.replace("$WORKSPACE", workspace, 1) if path.startswith("$WORKSPACE") else path
+    where = join(workspace, expand_home(where, home))
+    seen = view.at(launch, where)
+    others = [mount for mount in launch.mounts if mount.why and mount.kind is not MountKind.SEAL]
+    passed = tuple(
+        f"`{mount.target}`: {mount.why}" for mount in others if is_within(where, mount.target) and mount is not seen.mount
+    )
+    return seen.reach, f"`{seen.mount.target}`: {seen.why}", passed[::-1]
+
+
 def reach(profile: Profile, path: str) -> view.Reach:
     """What a path is under a profile, for a command that may write the workspace, on a host where everything exists."""
-    session = Session("test", "/home/user/project", "/home/user", 1000, 1000, "/tmp/sandboxd/test")  # noqa: S108  no real path
-    request = PlanRequest("true", session.workspace, profile, session, (Grant(GrantKind.WORKSPACE_WRITE),), False, Facts())
+    return explain(profile, path)[0]
+
+
+def _example(profile: Profile, *, promise: bool, session: Session | None) -> tuple[LaunchPlan, str, str]:
+    """The plan of a command that may write; the home and the workspace in it."""
+    real = session is not None
+    if session is None:
+        session = Session("test", "/home/user/project", "/home/user", 1000, 1000, "/tmp/sandboxd/test")  # noqa: S108  no real path
+    grants = () if promise else (Grant(GrantKind.WORKSPACE_WRITE),)
+    request = PlanRequest("true", session.workspace, profile, session, grants, promise, Facts())
+    if real:
+        return plan(request, host_facts(session, request)), session.home, session.workspace
     everything = {name: HostPath(name, name, is_dir=True) for name in wanted(request)}
     launch = plan(request, HostFacts(looked=frozenset(everything), paths=everything))
-    where = path.replace("$WORKSPACE", session.workspace, 1) if path.startswith("$WORKSPACE") else path
-    return view.at(launch, normalize(expand_home(where, session.home))).reach
+    return launch, session.home, session.workspace
+
+
+def _value(profile: Profile, field: str) -> str:
+    """A field as TOML would write it, roughly."""
+    holder, _, name = field.rpartition(".")
+    value = getattr(profile.limits if holder else profile, name)
+    if isinstance(value, Enum):
+        value = value.value
+    if isinstance(value, tuple):
+        return ", ".join(value) or "none"
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key}={text}" for key, text in sorted(value.items())) or "none"
+    return "none" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _load(name_or_path: str, directories: tuple[str, ...], chain: tuple[str, ...]) -> tuple[Profile, tuple[Row, ...]]:

@@ -178,3 +178,38 @@ def test_without_a_sandbox_nothing_is_chosen(probes: tuple[Probe, ...]) -> None:
     """No probe, or one that failed: refused with the fix, never bare."""
     with pytest.raises(IsolationError, match="install"):
         backends.choose(Profile("p", "p", require=Require.FS), probes)
+
+
+def test_two_profiles_are_compared_key_by_key() -> None:
+    """What differs is named as in the file, with both values; a profile does not differ from itself."""
+    one, other = (profiles.load(name, (profiles.SHIPPED_DIR,)) for name in ("workspace", "network"))
+    assert profiles.diff(one, other) == (("network.mode", "off", "host"),)
+    assert profiles.diff(one, one) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "promise", "reach", "why"),
+    [
+        ("workspace", "$WORKSPACE/src/x", False, "write", "the workspace"),
+        ("workspace", "$WORKSPACE/src/x", True, "read", "the command was judged read-only"),
+        ("workspace", "src/x", False, "write", "the workspace"),
+        ("build", "~/.npm/x", False, "write", "profile `build`: write `~/.npm`"),
+        ("read-only", "$WORKSPACE/x", False, "read", "deny_write"),
+        ("ci", "~/notes", False, "none", "home = mask"),
+        ("ci", "~/.cargo/bin/x", False, "read", "read `~/.cargo/bin`"),
+        ("workspace", "/run/x", False, "none", "services"),
+    ],
+)
+def test_a_path_is_explained(name: str, path: str, promise: bool, reach: str, why: str) -> None:
+    """What a path is under a profile, with the line that decides it, and the lines that it overrules."""
+    found, line, overruled = profiles.explain(profiles.load(name, (profiles.SHIPPED_DIR,)), path, promise=promise)
+    assert found.value == reach
+    assert why in line
+    assert all(each.startswith("`/") for each in overruled)
+
+
+def test_fallback_and_require_take_their_words() -> None:
+    """`none` can be asked for, in words; a backend that does not exist cannot."""
+    for name in ("landlock", "none"):
+        assert name in profiles.FALLBACKS
+    assert "firejail" not in profiles.FALLBACKS
