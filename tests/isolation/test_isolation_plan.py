@@ -109,12 +109,16 @@ def test_the_directories_above_something_protected_are_pinned() -> None:
 
 
 def test_porcelain_may_write_its_repository_but_not_its_core() -> None:
-    """`.git` opens for git alone; hooks, config and info stay read-only, and so does the target of core.hooksPath."""
+    """`.git` opens for git alone; hooks and info stay read-only, and so does the target of core.hooksPath.
+
+    The configuration of the repository itself is writable, since git renames over it, and is put right afterwards.
+    """
     launch = make(git_porcelain=True, git_names=("commit",))
     assert reach(launch, f"{WS}/.git/index") is Reach.WRITE
     assert reach(launch, f"{WS}/.bashrc") is Reach.WRITE  # a checkout must be able to write what it checks out
-    for path in (".git/hooks/x", ".git/config", ".git/info/attributes", "githooks/pre-commit"):
+    for path in (".git/hooks/x", ".git/info/attributes", "githooks/pre-commit"):
         assert reach(launch, f"{WS}/{path}") is Reach.READ
+    assert launch.git_configs == (f"{WS}/.git/config",)
 
 
 def test_a_profile_can_forbid_commits() -> None:
