@@ -44,6 +44,8 @@ _ANSI = re.compile(r"(?:[^'\\]|\\.)*+'", re.DOTALL)
 _SPECIAL_NAMES = "@*#?$!-_0123456789"
 # Expansions to a number: bash evaluates them in arithmetic without reading further text.
 _NUMERIC = frozenset("#?$!")
+# Offset of the closing brace, operator, literal operand, the pieces of one that is not literal.
+_Operation = tuple[int, str, str | None, tuple[Part, ...]]
 
 
 class Budget:
@@ -132,8 +134,9 @@ class Lexer(ABC):
         if char == "\\":
             following = text[pos + 1 : pos + 2]
             if not following:
-                pieces.append(Part(PartKind.LITERAL, "\\", True))
-            elif following != "\n":
+                # bash drops it or keeps it, depending on what stands before.
+                raise self.refuse("unparsed.ambiguous", pos, pos + 1, "a backslash at the end of the text")
+            if following != "\n":
                 pieces.append(Part(PartKind.LITERAL, following, True))
             return pos + 2
         if char == "`":
@@ -274,6 +277,9 @@ class Lexer(ABC):
 
     def _process(self, pos: int, pieces: list[Piece]) -> int:
         frame, end = self.frame(pos + 2, ")")
+        if _CASE.search(self.text, pos, end):
+            # bash finds the end of this form a second time, and then takes the parenthesis of a pattern for it.
+            raise self.refuse("unparsed.ambiguous", pos, end, "`case` inside a process substitution")
         self.found.append(frame)
         pieces.append(Part(PartKind.PROCESS, self.text[pos + 2 : end - 1]))
         self.extra.add(WordFlag.PROCESS)
@@ -328,11 +334,12 @@ class Lexer(ABC):
             here += 1
         if op.startswith("!"):
             self.extra.add(WordFlag.EVALUATES)
-        default = None
+        default: str | None = None
+        operand: tuple[Part, ...] = ()
         if not text.startswith("}", here):
-            here, operator, default = self._operation(pos, here, is_quoted)
+            here, operator, default, operand = self._operation(pos, here, is_quoted)
             op = f"{op}{operator}"
-        pieces.append(Part(PartKind.VARIABLE, name.group(), is_quoted, default, op))
+        pieces.append(Part(PartKind.VARIABLE, name.group(), is_quoted, default, op, operand))
         self.extra.add(WordFlag.VARIABLE)
         self.budget.depth -= 1
         return here + 1
@@ -344,8 +351,8 @@ class Lexer(ABC):
             self.extra.add(WordFlag.EVALUATES)
         return end, subscript
 
-    def _operation(self, pos: int, here: int, is_quoted: bool) -> tuple[int, str, str | None]:
-        """The operator and operand of `${v…}`; returns the offset of the closing brace, the operator, a literal operand."""
+    def _operation(self, pos: int, here: int, is_quoted: bool) -> _Operation:
+        """The operator and operand of `${v…}`."""
         operator = _OPERATOR.match(self.text, here)
         if operator is None:
             return self._bad_operation(pos, here, is_quoted)
@@ -353,7 +360,7 @@ class Lexer(ABC):
         if op.startswith("@"):
             if op == "@P":
                 self.extra.add(WordFlag.EVALUATES)
-            return operator.end(), op, None
+            return operator.end(), op, None, ()
         operand: list[Piece] = []
         end = self._operand(pos, operator.end(), operand, is_quoted)
         if is_quoted and _PROCESS_MARK.search(self.text, operator.end(), end):
@@ -362,22 +369,23 @@ class Lexer(ABC):
         if op == ":":
             if not all(_NUMBER_ONLY.match(piece) for piece in self.text[operator.end() : end].split(":")):
                 self.extra.add(WordFlag.EVALUATES)
-            return end, op, None
+            return end, op, None, ()
         if op in ("=", ":="):
             self.extra.add(WordFlag.ASSIGNS)
-        default = None
-        if op[-1] in "-=+" and all(isinstance(p, str) or p.kind is PartKind.LITERAL for p in operand):
-            default = "".join([p if isinstance(p, str) else p.text for p in operand])
-        return end, op, default
+        if op[-1] not in "-=+":
+            return end, op, None, ()
+        if all(isinstance(p, str) or p.kind is PartKind.LITERAL for p in operand):
+            return end, op, "".join([p if isinstance(p, str) else p.text for p in operand]), ()
+        return end, op, None, tuple([Part(PartKind.LITERAL, p, is_quoted) if isinstance(p, str) else p for p in operand])
 
-    def _bad_operation(self, pos: int, here: int, is_quoted: bool) -> tuple[int, str, str | None]:
+    def _bad_operation(self, pos: int, here: int, is_quoted: bool) -> _Operation:
         """A form that bash refuses when it comes to it ("bad substitution"); read on only where nothing in it can run."""
         operand: list[Piece] = []
         end = self._operand(pos, here, operand, is_quoted)
         if any(isinstance(piece, Part) and piece.kind is not PartKind.LITERAL for piece in operand):
             raise self.refuse("unparsed.syntax", pos, end + 1, "this form of ${ } is not known")
         self.extra.add(WordFlag.EVALUATES)
-        return end, "bad", None
+        return end, "bad", None, ()
 
     def _operand(self, pos: int, here: int, pieces: list[Piece], is_quoted: bool) -> int:
         """The operand of `${v…}` up to the offset of its closing brace."""
@@ -547,5 +555,6 @@ class Lexer(ABC):
 _NONE: Flags = frozenset()
 _PROCESS_MARK = re.compile(r"[<>]\(")
 _READ_TWICE = re.compile(r"<<|\$['\"]|[\\`]")
+_CASE = re.compile(r"\bcase\b")
 _BARE_BRACE = re.compile(r"(?<!\$)\{")
 _NAME_TAIL = re.compile(r"(?:\\\n)+[A-Za-z0-9_]")

@@ -84,10 +84,14 @@ class Redirects(Lexer):
                 slot = b.slot = Slot(start, CommandKind.COMPOUND, "redirects")
         else:
             slot = b.slot if b.state == INSIDE and b.slot is not None else self.begin(b, start)
+        pieces: list[Piece]
         blanks = tokens.BLANKS.match(text, pos)
         begin = blanks.end() if blanks else pos
-        pieces, end = self.word(begin)
-        self.check_braces(begin, end)
+        if op in (RedirectOp.DUP_OUT, RedirectOp.DUP_IN) and text.startswith("-", begin):
+            pieces, end = ["-"], begin + 1  # a token of its own: in `>&-n`, n is an argument
+        else:
+            pieces, end = self.word(begin)
+            self.check_braces(begin, end)
         if end == begin or text.startswith("#", begin):
             raise self.refuse("unparsed.syntax", start, end + 1, "a redirection without a target")
         span = self.span(start, end)

@@ -8,6 +8,7 @@ script are joined to what holds on all of them (a set of values, a set of direct
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from itertools import product
 
 from sandboxd.model.shell import Part, PartKind, Word, WordFlag
@@ -145,6 +146,9 @@ class State:
                     choices.append(values)
                     parts.append(Part(PartKind.LITERAL, values[0], True) if len(values) == 1 else part)
                     continue
+                if part.operand:
+                    changed = True
+                    part = replace(part, operand=tuple([self._operand(piece) for piece in part.operand]))
             elif part.kind is PartKind.LITERAL:
                 choices.append((part.text,))
                 parts.append(part)
@@ -162,6 +166,11 @@ class State:
             seen = tuple(dict.fromkeys(["".join(choice) for choice in product(*choices)]))
             return Word(word.span, tuple(parts), seen, flags - {WordFlag.SPLITS})
         return Word(word.span, tuple(parts), (), flags)
+
+    def _operand(self, piece: Part) -> Part:
+        """A piece of an operand with the one value put in that its variable certainly has."""
+        values = self._values(piece, False) if piece.kind is PartKind.VARIABLE else None
+        return piece if values is None or len(values) != 1 else Part(PartKind.LITERAL, values[0], True)
 
     def _values(self, part: Part, splitting: bool) -> Values | None:
         values = self.variables.get(part.text)

@@ -406,7 +406,7 @@ class Walker:
         return result
 
     def _emit(self, slot: Slot, words: tuple[Word, ...], context: Context, operator: str, state: State, name: str) -> None:
-        """List the words of a loop over the variable `name`."""
+        """List the words of a loop over the variable `name`, which the loop sets."""
         span = slot.span()
         notes = list(slot.notes)
         if any(WordFlag.EVALUATES in word.flags for word in words):
@@ -416,6 +416,7 @@ class Walker:
             Subcommand(
                 words,
                 span,
+                (Assignment(name, None, span),) if name else (),
                 kind=slot.kind,
                 operator=operator,
                 depth=context.depth,

@@ -31,6 +31,9 @@ _HOSTILE = (
 )  # fmt: skip
 
 
+_SEPARATORS = ("\\c<", "\\c]", "\\c^", "\\c\\", "\\c=", "\\c}", "\\c|", "\\c~")  # of the oracle's log, as escapes
+
+
 @dataclass
 class Generator:
     """Writes one text after another from a seeded source."""
@@ -370,7 +373,7 @@ def batch(seed: int, count: int) -> Tally:
             continue
         tally.parsed += 1
         # What is refused needs no check, and what multiplies is not run, sandbox or not.
-        if not _multiplies(script):
+        if not _not_run(script):
             read.append((text, script))
     suspects = []
     for (text, script), runs in zip(read, bash_oracle.run([text for text, _ in read]), strict=True):
@@ -388,8 +391,10 @@ def batch(seed: int, count: int) -> Tally:
     return tally
 
 
-def _multiplies(script: Script) -> bool:
-    """Whether a function of the text starts itself again beside itself."""
+def _not_run(script: Script) -> bool:
+    """Whether a function of the text starts itself again beside itself, or the log could not be read."""
+    if any(mark in script.text for mark in _SEPARATORS):
+        return True
     return any(note.code == "shell.fork_bomb" for command in script.subcommands for note in command.notes)
 
 
