@@ -12,9 +12,10 @@ from dataclasses import dataclass
 
 from sandboxd.analyze import TABLES, analyze
 from sandboxd.effects.tables import Tables
-from sandboxd.model import Analysis, AnalysisContext, Decision, Facts, Inputs, Mode, Needs, Opinion, RuleSet, Scope
+from sandboxd.model import Analysis, AnalysisContext, Decision, Facts, Inputs, Mode, Needs, Opinion, RuleSet, Scope, ToolCall
 from sandboxd.observe import observe
 from sandboxd.policy.waterfall import evaluate
+from sandboxd.toolcalls import HOST_TMP, analyze_call, texts
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,8 @@ class Question:
     unsandboxed: str = ""
     tables: Tables = TABLES
     breaker_open: bool = False
+    call: ToolCall | None = None  # the use of a tool that is not a shell; `text` is how it is shown then
+    host_tmp: str = ""  # the session's temporary directory as the front-end sees it, which runs such a tool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +85,10 @@ BOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
     """Answer a question. Reads the workspace (only through observe) when `observed` is set; raises nothing."""
     scope = question.scope
-    analysis = analyze(question.text, AnalysisContext(question.cwd, scope.home, scope.workspace), question.tables)
+    if question.call is None:
+        analysis = analyze(question.text, AnalysisContext(question.cwd, scope.home, scope.workspace), question.tables)
+    else:
+        analysis = analyze_call(question.call, question.cwd, scope.home)
     facts = Facts()
     if question.observed:
         facts = observe(analysis, workspace=scope.workspace, home=scope.home, additional=scope.additional, path_env=BOX_PATH)
@@ -101,4 +107,21 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         auto_allow_if_sandboxed=question.auto_allow_if_sandboxed,
         breaker_open=question.breaker_open,
     )
+    if question.call is not None:
+        inputs = _outside(inputs, question.call, question.host_tmp)
     return Judged(inputs, evaluate(inputs))
+
+
+def _outside(inputs: Inputs, call: ToolCall, tmp: str) -> Inputs:
+    """The inputs for what a front-end does itself: no sandbox is around it, and its /tmp is the host's, which it may read."""
+    tool, scope = call.tool, inputs.scope
+    return dataclasses.replace(
+        inputs,
+        tool=call.name,
+        aliases=() if tool is None else tool.aliases,
+        texts=texts(call),
+        scope=dataclasses.replace(scope, tmp=tmp or scope.workspace, readable=(*scope.readable, HOST_TMP)),
+        classifiable=tool is not None and bool(tool.classifier_input),
+        enforcement_full=False,
+        auto_allow_if_sandboxed=False,
+    )

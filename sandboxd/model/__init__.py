@@ -87,6 +87,7 @@ from sandboxd.model.shell import (
     Word,
     WordFlag,
 )
+from sandboxd.model.tools import Tool, ToolCall
 
 __all__ = [
     "UNLIMITED",
@@ -158,6 +159,8 @@ __all__ = [
     "Stream",
     "Strength",
     "Subcommand",
+    "Tool",
+    "ToolCall",
     "TraceEntry",
     "Unparsed",
     "Usage",

@@ -198,4 +198,7 @@ class Inputs:
     enforcement_full: bool = True  # from the cached probe
     auto_allow_if_sandboxed: bool = False
     max_mode: Mode | None = None
+    aliases: tuple[str, ...] = ()  # other names of `tool`, for rules that tighten
+    texts: tuple[str, ...] = ()  # what another tool was called with: first what allow rules match; () = the analysis's text
+    classifiable: bool = True  # whether a classifier may be asked; else only a human settles an ASK
     breaker_open: bool = False  # the classifier denied so often that a human is asked instead

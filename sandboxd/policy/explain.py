@@ -125,6 +125,8 @@ def allowed(inputs: Inputs, step: str, hits: tuple[Hit, ...], opinion: Opinion |
         return f"allowed: {said(opinion, 'it was approved')}"
     if step == "2b":
         return ground(inputs, (), hits) if hits else "every part of it is allowed"
+    if step == "2e" and inputs.tool != "Bash":
+        return "it only reads"
     return _ALLOWED[step]
 
 

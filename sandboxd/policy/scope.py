@@ -44,6 +44,15 @@ class _Reach:
         self.precise = frozenset(
             id(hit.effect) for hit in verdicts.allows if hit.effect is not None and hit.compiled.rule.content is not None
         )
+        # Whoever may edit a file by a rule may see it in the edit. Of commands, which may print it, this is not so.
+        self.edited = frozenset(
+            hit.effect.target
+            for hit in verdicts.allows
+            if inputs.tool != "Bash"
+            and hit.effect is not None
+            and hit.effect.kind is EffectKind.WRITE
+            and hit.compiled.rule.content is not None
+        )
         # Where the sandbox is complete, a read of an unknown path is left to it: every box hides all secrets.
         self.guarded = inputs.enforcement_full and not inputs.unsandboxed
         self.out: list[Finding] = []
@@ -100,7 +109,7 @@ class _Reach:
         return None if fact.real is None else (effect.target, fact.real)
 
     def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
-        precise = id(effect) in self.precise
+        precise = id(effect) in self.precise or (effect.target is not None and effect.target in self.edited)
         if effect.sensitivity is Sensitivity.SECRET:
             if not precise:
                 shown = effect.target or "".join(effect.fragments) or effect.detail or "a credential"
@@ -120,7 +129,7 @@ class _Reach:
                 text = f"it reads `{effect.target}`, which is `{path}` and holds secrets"
                 self._add("scope.secret", text, command, effect, path)
                 return
-        if id(effect) in self.named:
+        if id(effect) in self.named or effect.target in self.edited:
             return
         outside = next((path for path in paths if not may_read(path, self.scope)), None)
         if outside is not None and (outside != "/" or effect.recursive or effect.pattern):

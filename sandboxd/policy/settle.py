@@ -7,7 +7,7 @@ from sandboxd.model import Behavior, Consultant, Decision, Evidence, Grant, Need
 from sandboxd.policy import explain, grants
 from sandboxd.policy.broad import set_aside
 from sandboxd.policy.case import Answer, Case, Step
-from sandboxd.policy.suggestions import suggest
+from sandboxd.policy.suggestions import suggest, suggest_tool
 
 ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
 CLASSIFIER_UNAVAILABLE = "CLASSIFIER_UNAVAILABLE"
@@ -38,7 +38,7 @@ class _Settling:
             return self._stop(DENY, answer.reason)
         traits = case.traits
         unattended = case.inputs.headless or traits.never_asks
-        classifiable = traits.classifies and (self.step.classified or answer.classifiable)
+        classifiable = traits.classifies and case.inputs.classifiable and (self.step.classified or answer.classifiable)
         classified = classifiable and not case.inputs.breaker_open
         for opinion in case.inputs.opinions:
             if opinion.who is Consultant.CLASSIFIER and classified:
@@ -90,8 +90,11 @@ class _Settling:
         step, answer, case = self.step, self.answer, self.case
         inputs = case.inputs
         suggestions: tuple[str, ...] = ()
-        if step.id == "3":
+        if inputs.tool != "Bash":
+            suggestions = suggest_tool(inputs) if step.id == "3" or answer.reason == "scope.network" else ()
+        elif step.id == "3":
             suggestions = suggest(inputs.analysis, case.uncovered())
+        if step.id == "3" or (suggestions and inputs.tool != "Bash"):
             flip = explain.flip_default(case.edits, suggestions, case.mode)
         else:
             flip = explain.flip(inputs, answer.reason, answer.findings, answer.hits)

@@ -8,8 +8,14 @@ could not be read, or a word that is not known.
 
 from __future__ import annotations
 
-from sandboxd.model import Analysis, AnalyzedCommand, CommandKind, EffectKind, RedirectOp
+import re
 
+from sandboxd.model import Analysis, AnalyzedCommand, CommandKind, EffectKind, Inputs, RedirectOp
+from sandboxd.policy.patterns import host_of
+
+# Effects whose target a rule can name.
+_NAMED = frozenset((EffectKind.READ, EffectKind.WRITE, EffectKind.NETWORK))
+_RULED = re.compile(r"[A-Za-z][A-Za-z0-9_]*|mcp__[A-Za-z0-9_.-]+__[A-Za-z0-9_.-]+")
 _READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
 # What rules that allow see through.
 HARMLESS_WRAPPERS = frozenset(("timeout", "time", "nice", "nohup", "stdbuf", "command", "builtin"))
@@ -64,6 +70,30 @@ def suggest(analysis: Analysis, commands: tuple[AnalyzedCommand, ...] | None = N
             return ()
         out.update(dict.fromkeys(rules))
     return tuple(out) if len(out) <= _MAX_RULES else ()
+
+
+def suggest_tool(inputs: Inputs) -> tuple[str, ...]:
+    """Narrow allow rules for one use of a tool that is not a command: the file it edits or reads, the host it fetches from,
+    else the tool itself. () where a target is not known."""
+    out: dict[str, None] = {}
+    effects = inputs.analysis.effects
+    edited = {effect.target for effect in effects if effect.kind is EffectKind.WRITE}
+    for effect in effects:
+        if effect.pattern or (effect.target is None and effect.kind in _NAMED) or effect.code == "tool.argument":
+            return ()
+        target = effect.target or ""
+        if effect.kind is EffectKind.WRITE:
+            out[f"Edit(/{_escape(target)})"] = None
+        elif effect.kind is EffectKind.READ:
+            if target not in edited:
+                out[f"Read(/{_escape(target)}{'/**' if effect.recursive else ''})"] = None
+        elif effect.kind is EffectKind.NETWORK and inputs.tool == "WebFetch":
+            out[f"WebFetch(domain:{host_of(target)})"] = None
+        elif _RULED.fullmatch(inputs.tool):
+            subject = "" if inputs.tool.startswith("mcp__") or not inputs.texts else inputs.texts[0]
+            plain = bool(subject.strip()) and not subject.endswith(("*", "\\")) and subject == subject.strip()
+            out[f"{inputs.tool}({_parens(subject)})" if plain else inputs.tool] = None
+    return tuple(out)
 
 
 def _groups(analysis: Analysis) -> list[list[AnalyzedCommand]]:
@@ -127,5 +157,8 @@ def _quoted(words: list[str]) -> str:
 
 
 def _escape(path: str) -> str:
-    escaped = "".join("\\" + char if char in "*?[\\" else char for char in path)
-    return escaped.replace("(", "\\(").replace(")", "\\)")
+    return _parens("".join("\\" + char if char in "*?[\\" else char for char in path))
+
+
+def _parens(text: str) -> str:
+    return text.replace("(", "\\(").replace(")", "\\)")

@@ -75,7 +75,7 @@ class _Judge:
     def run(self) -> Verdicts:
         inputs, index = self.inputs, self.index
         analysis = inputs.analysis
-        tool = [Hit(one) for one in index.whole if one.tool(inputs.tool)]
+        tool = [Hit(one) for one in index.whole if self._names(one)]
         exact = False
         units = 0
         if inputs.tool == "Bash":
@@ -91,7 +91,8 @@ class _Judge:
                     self._enter(command)
                     self._unit(self._by_words(command), tool, command)
         else:
-            self._unit([Hit(one) for one in index.texts if one.tool(inputs.tool) and one.text(analysis.text)], tool)
+            called = next(iter(analysis.commands), None)
+            self._unit([Hit(one, called) for one in index.texts if self._says(one)], tool, called)
             units = 1
         if index.effects:
             for command in analysis.commands:
@@ -102,6 +103,17 @@ class _Judge:
         if not (self.by_source and units):
             self.hits.extend(self._settled(tool))
         return self._sorted(exact)
+
+    def _names(self, one: Compiled) -> bool:
+        """Whether a rule speaks of the tool; one that tightens, by any of its names."""
+        return one.tool(self.inputs.tool) or (one.tightens and any(map(one.tool, self.inputs.aliases)))
+
+    def _says(self, one: Compiled) -> bool:
+        """Whether the content of a rule speaks of what the tool was called with."""
+        if not self._names(one):
+            return False
+        texts = self.inputs.texts or (self.inputs.analysis.text,)
+        return any(map(one.text, texts)) if one.tightens else texts[0] != "" and one.text(texts[0])
 
     def _unit(self, hits: list[Hit], tool: list[Hit], command: AnalyzedCommand | None = None) -> None:
         """Settle one unit. Under source-order the whole-tool rules compete with the unit's own."""

@@ -78,7 +78,9 @@ def _rule_allow(case: Case) -> Answer | None:
         return Answer(ALLOW, "rule.allow.exact", hits=hits)
     if not hits or case.inputs.analysis.unparsed is not None:
         return None
-    if case.inputs.tool == "Bash" and ((not verdicts.covered and case.reading is None) or case.uncovered()):
+    if case.inputs.tool == "Bash" and not verdicts.covered and case.reading is None:
+        return None
+    if case.uncovered():
         return None
     return Answer(ALLOW, "rule.allow", hits=hits)
 
@@ -95,7 +97,7 @@ def _scope(case: Case) -> Answer | None:
 
 
 def _read_only(case: Case) -> Answer | None:
-    return Answer(ALLOW, "read_only", promise=True) if case.reading is None else None
+    return Answer(ALLOW, "read_only", promise=case.inputs.tool == "Bash") if case.reading is None else None
 
 
 def _accept_edits(case: Case) -> Answer | None:
