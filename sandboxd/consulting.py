@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import hashlib
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any
 
+from sandboxd.classifying import Ahead, Classifying, ground
 from sandboxd.config import Directories, append_allow_rule
 from sandboxd.consult import hooks
 from sandboxd.consult.approvals import Approvals, Pending, Resolution
@@ -20,9 +20,8 @@ from sandboxd.consult.hookdefs import HookEvent
 from sandboxd.consult.race import first_eligible
 from sandboxd.errors import Forbidden
 from sandboxd.jobs import Job
-from sandboxd.judge import Judged
+from sandboxd.judge import Judged, Question
 from sandboxd.model import Behavior, Consultant, EndKind, Needs, Opinion, Result, Source
-from sandboxd.observe import executed
 from sandboxd.policy.modes import looser
 from sandboxd.policy.rules import parse_rule
 from sandboxd.record.audit import Record
@@ -32,19 +31,12 @@ from sandboxd.sessions import Sessions
 TOOL = "Bash"
 
 
-def ground(judged: Judged, tightening: str) -> str:
-    """The digest of what an answer rests on. Reads the files that the command executes; blocking."""
-    scope = judged.inputs.scope
-    files = executed(judged.analysis, workspace=scope.workspace, home=scope.home)
-    values = (judged.analysis.text, judged.analysis.cwd, tightening, judged.facts.fingerprint, files)
-    return hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
-
-
 class Consulting:
     """Hooks, approvals and their race. All methods run on the engine's loop."""
 
     def __init__(self, sessions: Sessions, record: Record, dirs: Directories) -> None:
         self.approvals = Approvals()
+        self.classifying = Classifying(sessions.config.classifier)
         self._sessions = sessions
         self._record = record
         self._dirs = dirs
@@ -52,7 +44,8 @@ class Consulting:
     # -- the race for an answer ---------------------------------------------------------------------------------------
 
     async def ask(self, job: Job, judged: Judged) -> Judged | None:
-        """Put an ASK before a human and the PermissionRequest hooks at once; the first who may answer does.
+        """Put an ASK before a human, the PermissionRequest hooks and in auto mode the classifier at once; the first who
+        may answer does.
 
         With `bubble` the human is the parent session's. None when it is no longer the same question: a hook rewrote the
         command, or the mode changed so that it would not be asked, or not so: judge again.
@@ -83,10 +76,13 @@ class Consulting:
         def eligible(opinion: Opinion) -> bool:
             return not isinstance(judged.with_opinion(opinion).outcome, Needs)
 
+        others = [self._heard(job, reply, rewrites) for reply in asking]
+        if self.classifying.decides(judged):
+            others.append(self._classified(job, judged, attended=pending is not None))
+        elif pending is not None and self.classifying.advises(judged):
+            others.append(self._advised(job, judged, pending))
         try:
-            opinion = await first_eligible(
-                pending, [self._heard(job, reply, rewrites) for reply in asking], eligible, self._overtaken(session, judged)
-            )
+            opinion = await first_eligible(pending, others, eligible, self._overtaken(session, judged))
         finally:
             job.pending = None
             self._answered(job, pending, asker)
@@ -120,6 +116,22 @@ class Consulting:
             return None
         rewrites[id(opinion)] = text
         return opinion
+
+    async def _classified(self, job: Job, judged: Judged, attended: bool) -> Opinion | None:
+        opinion = await self.classifying.opinion(job.session, judged, job.ground, attended)
+        if opinion is None:
+            job.notes.append("the classifier gave no verdict, so a human was asked")
+        return opinion
+
+    async def _advised(self, job: Job, judged: Judged, pending: Pending) -> None:
+        """What the classifier thinks, shown beside the question. It decides nothing."""
+        advice = await self.classifying.advice(job.session, judged, job.ground)
+        if advice:
+            self.approvals.advise(pending, advice)
+
+    def ahead(self, job: Job, ask: Callable[[], Question]) -> Ahead:
+        """Begin to ask the classifier while hooks still run."""
+        return self.classifying.ahead(job.session, ask, TOOL)
 
     async def _overtaken(self, session: SessionState, judged: Judged) -> None:
         """Returns when the mode in force has changed so that the question is another one, or none."""

@@ -17,12 +17,14 @@ from enum import Enum, unique
 
 from sandboxd import __version__, attending, outputs
 from sandboxd.catalog import Catalog
+from sandboxd.classifying import Ahead, ground
 from sandboxd.config import Config, Directories
 from sandboxd.confining import confined, return_home
 from sandboxd.consult import hooks
 from sandboxd.consult.approvals import Approvals
+from sandboxd.consult.classifier import ClassifierStatus
 from sandboxd.consult.hookdefs import HookEvent
-from sandboxd.consulting import Consulting, ground
+from sandboxd.consulting import Consulting
 from sandboxd.errors import Exhausted, NotFound, RequestError, SandboxdError, Unavailable
 from sandboxd.jobs import Job, Turn, validate
 from sandboxd.judge import Judged, Question, judge
@@ -37,6 +39,8 @@ from sandboxd.model import (
     Request,
     Result,
     Strength,
+    Tool,
+    ToolCall,
 )
 from sandboxd.past import Past
 from sandboxd.paths import join
@@ -47,6 +51,8 @@ from sandboxd.run.execution import Execution
 from sandboxd.schedule.driver import Lanes
 from sandboxd.session import Role, SessionSpec, SessionState
 from sandboxd.sessions import Sessions
+from sandboxd.toolbox import BUILT_IN
+from sandboxd.toolcalls import denied
 
 log = logging.getLogger("sandboxd.engine")
 
@@ -78,6 +84,7 @@ class Status:
     errors: tuple[str, ...]
     runtime_dir: str
     state_dir: str
+    classifier: ClassifierStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +93,7 @@ class Checked:
 
     judged: Judged
     enforcement: Enforcement | None
+    decision_id: str
 
     @property
     def decision(self) -> Decision:
@@ -146,6 +154,7 @@ class Engine:
             errors=errors,
             runtime_dir=self.dirs.runtime,
             state_dir=self.dirs.state,
+            classifier=self.consulting.classifying.classifier.status(),
         )
 
     def reload(self, config: Config) -> None:
@@ -157,6 +166,7 @@ class Engine:
             raise
         self.config = config
         self.sessions.config = config
+        self.consulting.classifying.classifier.configure(config.classifier)
         self._errors = ()
         for session in self.sessions.list():
             session.refresh_rules(config, self.dirs)
@@ -186,12 +196,28 @@ class Engine:
             enforcement_full=enforcement is not None and enforcement.overall is Strength.FULL,
             auto_allow_if_sandboxed=self.config.policy.auto_allow_if_sandboxed,
             tables=self.catalog.tables,
+            breaker_open=session.denials.open,
         )
 
-    async def check(self, request: Request, session: SessionState) -> Checked:
-        """Decide without running. Raises RequestError for an invalid request."""
-        judged = await asyncio.to_thread(judge, self._question(request, session))
-        return Checked(judged, self.catalog.enforcement(self.catalog.profile(session.profile)))
+    async def check(self, request: Request, session: SessionState, call: ToolCall | None = None) -> Checked:
+        """Decide without running: on a command, or on a `call` that the request's text shows. Recorded as a decision of no
+        execution. Raises RequestError for an invalid request, Exhausted, Unavailable."""
+        question = self._question(request, session)
+        if call is not None:
+            question = dataclasses.replace(question, call=call, host_tmp=session.isolation.tmp)
+        judged = await asyncio.to_thread(judge, question)
+        decision = judged.decision
+        # A front-end acts on the answer to a call at once; nothing follows the one to a command but Start.
+        acts = call is not None and decision.behavior is Behavior.ALLOW and (decision.protected or decision.step == "2a")
+        decision_id = await self._keep(session, "", request.text, judged, decision, durable=acts)
+        return Checked(judged, self.catalog.enforcement(self.catalog.profile(session.profile)), decision_id)
+
+    def tools(self, session: SessionState) -> tuple[Tool, ...]:
+        """The tools of a session that no rule denies wholly: those understood here by name, then the declared ones by name.
+        Raises ConfigError."""
+        session.refresh_rules(self.config, self.dirs)
+        known = (*BUILT_IN.values(), *session.tools)
+        return tuple(tool for tool in known if not denied(tool, session.rules, session.scope))
 
     # -- running -----------------------------------------------------------------------------------------------------
 
@@ -224,6 +250,9 @@ class Engine:
         """Guard around `_process`: whatever happens, the execution gets its terminal event and its record."""
         execution = job.execution
         try:
+            job.begun = True
+            if execution.cancelled.is_set():
+                raise asyncio.CancelledError
             result = await self._process(job)
         except asyncio.CancelledError:
             result = Result(EndKind.CANCELLED, 130, cause=execution.cancel_cause or "daemon_stopped")
@@ -250,7 +279,18 @@ class Engine:
         execution, session = job.execution, job.session
         execution.queued("")
         job.notes += return_home(session)
-        await self.consulting.before(job)
+        ahead = self.consulting.ahead(job, lambda: self._question(job.request, session))
+        try:
+            await self.consulting.before(job)
+            if job.rewritten or any(opinion.verdict is Behavior.DENY for opinion in job.opinions):
+                ahead.end()
+            return await self._settled(job, ahead)
+        finally:
+            ahead.end()
+
+    async def _settled(self, job: Job, ahead: Ahead) -> Result:
+        """From what the hooks left of a request to its result; `ahead` ends with the decision."""
+        execution, session = job.execution, job.session
         for _ in range(_REJUDGE):
             judged = await asyncio.to_thread(judge, self._question(job.request, session), job.opinions)
             if isinstance(judged.outcome, Needs):
@@ -258,6 +298,7 @@ class Engine:
                 if answered is None:
                     continue  # it is another question now
                 judged = answered
+            ahead.end()
             decision = judged.decision
             if decision.behavior is not Behavior.ALLOW:
                 return await self._denied(job, judged, decision)
@@ -270,6 +311,7 @@ class Engine:
                 job.judged, job.revision = fresh, session.revision
                 await self._record(job, fresh, decision)
                 execution.decided(decision)
+                self.consulting.classifying.ran(session, job.request.text)
                 result = await confined(job, fresh, alone, self.catalog, self.record, self.config.run)
             if result.end is EndKind.EXITED and result.code == 0:
                 session.denials = session.denials.ran()
@@ -336,23 +378,31 @@ class Engine:
 
     async def _record(self, job: Job, judged: Judged, decision: Decision) -> None:
         """Write the decision; what was denied or touched safety is on disk before anything else happens."""
-        job.decision_id, job.decision = f"d-{secrets.token_hex(8)}", decision
         durable = decision.behavior is not Behavior.ALLOW or decision.protected or decision.step == "2a"
+        text = job.request.text
+        job.decision_id = await self._keep(job.session, job.execution.id, text, judged, decision, durable=durable)
+        job.decision = decision
+
+    async def _keep(
+        self, session: SessionState, execution_id: str, text: str, judged: Judged, decision: Decision, *, durable: bool
+    ) -> str:
+        """Put a decision into the record and before those who watch; its id."""
         row = await self.record.record_decision(
-            decision_id=job.decision_id,
-            session_id=job.session.id,
-            execution_id=job.execution.id,
-            text=job.request.text,
+            decision_id=f"d-{secrets.token_hex(8)}",
+            session_id=session.id,
+            execution_id=execution_id,
+            text=text,
             cwd=judged.analysis.cwd,
             mode=judged.inputs.mode.value,
             decision=decision,
             analysis=judged.analysis,
             durable=durable,
-            secrets=job.session.secrets,
+            secrets=session.secrets,
         )
         for queue in self._watchers:
             if not queue.full():
                 queue.put_nowait(row)
+        return row.decision_id
 
     # -- executions, records, the end ---------------------------------------------------------------------------------
 
@@ -406,7 +456,7 @@ class Engine:
         execution.cancel(cause)
         if job.pending is not None:
             job.pending.cancel(cause)  # before anything else runs: no answer is taken that would come to nothing
-        if not job.started:
+        if job.begun and not job.started:  # a task that is cancelled before its first step never sends its terminal event
             job.task.cancel()
 
     async def watch_decisions(self) -> AsyncIterator[DecisionRow]:
@@ -429,6 +479,7 @@ class Engine:
         await self._stop(jobs, "session_deleted")
         await self.consulting.session_ended(session)
         self.past.forget(session.id)
+        self.consulting.classifying.classifier.forget(session.id)
         self.sessions.delete(session)
         for pending in self.approvals.list(session.id):
             pending.cancel("the session that would answer has ended")
@@ -443,6 +494,7 @@ class Engine:
             await asyncio.wait(tasks, timeout=self.config.daemon.drain_seconds)
         await self._stop(list(self._jobs.values()), "daemon_stopped")
         await hooks.end_background()
+        await self.consulting.classifying.close()
         self.sessions.close()
 
     async def _stop(self, jobs: list[Job], cause: str) -> None:

@@ -19,12 +19,14 @@ from sandboxd import config as settings
 from sandboxd import rulefiles
 from sandboxd.config import Config, Directories
 from sandboxd.consult.hookdefs import Hook
-from sandboxd.errors import ConfigError
-from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session
+from sandboxd.consult.transcript import Transcript
+from sandboxd.errors import ConfigError, Forbidden
+from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session, Tool
 from sandboxd.paths import is_within
 from sandboxd.policy.breaker import Breaker
 from sandboxd.policy.inherit import inherit
 from sandboxd.policy.modes import effective
+from sandboxd.toolbox import registered
 
 _SECRET_NAME = re.compile(r"pass|secret|token|key|credential|auth|cookie|session|dsn|(^|_)(pw|pwd|pat|url|uri)$", re.IGNORECASE)
 
@@ -76,6 +78,8 @@ class SessionState:
         self.created_at = time.time()
         self.ended = False
         self.denials = Breaker()
+        self.transcript = Transcript()  # what the classifier may know of the conversation
+        self.declared: tuple[Tool, ...] = ()  # by its front-end; a child has its parent's
         self.cli_rules: tuple[Rule, ...] = ()
         self.session_rules: tuple[Rule, ...] = ()  # approved "for this session"
         self.rules = RuleSet()
@@ -158,6 +162,19 @@ class SessionState:
         finally:
             for each in self.lineage:
                 each._watchers.discard(event)
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """The tools that its front-end declared, for it or for the session at the top."""
+        return self.lineage[-1].declared
+
+    def declare(self, added: tuple[Tool, ...], removed: tuple[str, ...]) -> None:
+        """Change the declared tools. Raises Forbidden, and what `toolbox.registered` raises; then nothing changes."""
+        if self.parent is not None:
+            raise Forbidden(
+                "a child session has its parent's tools", field="session_id", fix="declare them for the session at the top"
+            )
+        self.declared = registered(self.declared, added, removed)
 
     # -- rules -------------------------------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ wall times stand in a Pending only to be shown. The registry itself changes no r
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -19,7 +20,7 @@ from enum import Enum, unique
 from sandboxd.consult.prompt import escape_for_prompt as escape_for_prompt
 from sandboxd.consult.race import ResolveOnce
 from sandboxd.errors import Exhausted, NotFound, RequestError
-from sandboxd.model import Behavior, Consultant, Decision, Opinion
+from sandboxd.model import Behavior, Consultant, Decision, Evidence, Opinion
 
 SCOPES = ("once", "session", "always")
 
@@ -51,6 +52,7 @@ class Resolution:
 class Change(Enum):
     ADDED = "added"
     RESOLVED = "resolved"
+    ADVISED = "advised"  # the same question, with advice among its evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,13 @@ class Approvals:
         pending = self.get(approval_id)
         said = reason or f"{'allowed' if verdict is Behavior.ALLOW else 'denied'} by {who}"
         return self._close(pending, verdict, scope, who, rule, said)
+
+    def advise(self, pending: Pending, text: str) -> None:
+        """Show advice beside an open question. It decides nothing, and comes too late for one that is answered."""
+        if pending.id in self._pending:
+            decision = pending.decision
+            pending.decision = dataclasses.replace(decision, evidence=(*decision.evidence, Evidence(text, because="advice")))
+            self._tell(ApprovalChange(Change.ADVISED, pending))
 
     def cancel(self, pending: Pending, detail: str = "") -> None:
         """See Pending.cancel."""

@@ -146,6 +146,7 @@ class Classifier:
         self._nonces: dict[str, str] = {}
         self._room = asyncio.Semaphore(MAX_IN_FLIGHT)
         self._provider: Provider | None = None
+        self._running = False
         self._configure()
 
     @property
@@ -154,20 +155,22 @@ class Classifier:
 
     def start(self) -> None:
         """Start what the provider needs, in the background."""
+        self._running = True
         if self.process is not None:
             self.process.start()
 
-    async def configure(self, settings: ClassifierSettings) -> None:
+    def configure(self, settings: ClassifierSettings) -> None:
         """Put other settings in force for the questions to come; what was remembered or known of the provider is not."""
         if settings == self.settings:
             return
-        before = self.process
+        before, running = self.process, self._running
         self.settings = settings
         self._circuit, self._kept = Circuit(), {}
         self._configure()
         if before is not None and self.process is None:
-            await before.close()
-        self.start()
+            before.stop()
+        if running:
+            self.start()
 
     def _configure(self) -> None:
         settings = self.settings

@@ -89,7 +89,13 @@ class WorkerProcess:
         if self.process is not None and self.process.returncode is None:
             self.process.send_signal(signal.SIGKILL)
 
+    def stop(self) -> None:
+        """End it for good; its life ends a moment later."""
+        if self._life is not None:
+            self._life.cancel()
+
     async def close(self) -> None:
+        """End it for good, and wait for that."""
         if self._life is not None:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)

@@ -7,6 +7,7 @@
     command = "/opt/checks/no-prod" # run by /bin/sh -c
     timeout = 30                    # seconds
     on_failure = "block"            # or "ignore" (default; "block" for the organisation's hooks)
+    before_send = false             # true: it ends before anything of the command is sent to a classifier
     background = false              # true: nobody waits for it and its answer does not count
     env = ["CHECK_LEVEL"]           # names of the daemon's environment that it gets, beside the fixed few
 
@@ -40,7 +41,7 @@ DEFAULT_TIMEOUT = 600.0  # seconds
 TIMEOUTS = {HookEvent.SESSION_END: 1.5}  # seconds; nobody waits long for a session that is over
 MAX_TIMEOUT = 3600.0
 _EVENTS = {event.value: event for event in HookEvent}
-_KEYS = ("event", "matcher", "command", "timeout", "on_failure", "background", "env")
+_KEYS = ("event", "matcher", "command", "timeout", "on_failure", "background", "before_send", "env")
 _PLAIN = re.compile(r"[A-Za-z0-9_|]*")
 
 
@@ -57,6 +58,7 @@ class Hook:
     blocks: bool = False
     background: bool = False
     env: tuple[str, ...] = ()
+    before_send: bool = False
 
     def matches(self, tool: str) -> bool:
         """Whether it wants to hear of `tool`; events without a tool match every hook."""
@@ -101,6 +103,9 @@ def _table(document: TomlText, number: int, table: dict[str, Any], source: Sourc
     background = table.get("background", False)
     if not isinstance(background, bool):
         raise wrong("`background` must be true or false", "background", "use one of them")
+    before_send = table.get("before_send", False)
+    if not isinstance(before_send, bool) or (before_send and background):
+        raise wrong("`before_send` must be true or false, and goes with no background hook", "before_send", "use one of them")
     env = table.get("env", [])
     if not isinstance(env, list) or not all(isinstance(name, str) and name.isidentifier() for name in env):
         raise wrong("`env` must be a list of variable names", "env", 'for example `env = ["CHECK_LEVEL"]`')
@@ -114,6 +119,7 @@ def _table(document: TomlText, number: int, table: dict[str, Any], source: Sourc
         on_failure == "block",
         background,
         tuple(env),
+        before_send,
     )
 
 
