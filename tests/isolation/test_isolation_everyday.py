@@ -150,7 +150,7 @@ EVERYDAY: tuple[str, ...] = (
 BIG = "cat <<'E' | md5sum\n" + "0123456789abcdef\n" * 5500 + "E"  # 90 kB, which the shell puts into a file of its own
 # (command, why it differs)
 DIFFERS: tuple[tuple[str, str], ...] = (
-    ("python3 -c 'import src.mod; print(src.mod.f(2))' 2>&1 | tail -1", "PYTHONSAFEPATH: a read imports no module of the workspace"),
+    ("python3 -c 'import src.mod; print(src.mod.f(2))' 2>&1 | tail -1", "PYTHONSAFEPATH: no module of the workspace is imported"),
     ("ulimit -c", "a box leaves no core files"),
 )  # fmt: skip
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from pathlib import Path
 
@@ -52,9 +53,35 @@ WORK = [
         'python3 -c \'import sqlite3; c=sqlite3.connect("x.db"); c.execute("create table t(a)"); print(1)\'',
         "1",
     ),
+    ("workspace", "terminal", "script -qec tty /dev/null | grep -c pts", "1"),
+    ("workspace", "program in TMPDIR", 'printf "#!/bin/sh\\necho ran\\n" > $TMPDIR/x; chmod +x $TMPDIR/x; $TMPDIR/x', "ran"),
+    ("workspace", "venv", "python3 -m venv --without-pip v && v/bin/python -c 'print(1)'", "1"),
+    (
+        "workspace",
+        "node and git",
+        'node -p \'require("child_process").execFileSync("git", ["--version"]) + ""\' | cut -c1-3',
+        "git",
+    ),
+    ("workspace", "links and renames", "echo x > h1; ln h1 h2; mkdir -p p/q; mv p r; mv h2 r/q/h3; echo moved", "moved"),
+    ("workspace", "address space", "python3 -c 'import mmap; mmap.mmap(-1, 1 << 36, 0x4022); print(1)'", "1"),
+    ("workspace", "names", "getent hosts localhost | grep -c localhost", "1"),
+    ("workspace", "new repository", "git init -q demo && ls demo/.git/hooks | grep -c sample >/dev/null; echo made", "made"),
+    (
+        "build",
+        "caches",
+        "for d in .npm .cache/pip .cargo/registry .cache/go-build; do echo x > ~/$d/t || exit; done; echo kept",
+        "kept",
+    ),
+    ("build", "npm install", "npm install --offline --no-audit --no-fund ./dep >/dev/null && node -p 'require(\"dep\")'", "7"),
+    ("build", "npm rename", "mkdir -p node_modules/p/.vscode; mv node_modules/p node_modules/.p-x && echo moved", "moved"),
+    ("build", "java", "java -Xmx64m -version 2>/dev/null; echo $?", "0"),
+    ("build", "semaphores", "python3 -c 'import multiprocessing as m; m.Lock(); m.Semaphore(); print(1)'", "1"),
     ("network", "addresses", "python3 -c 'import socket; print(len(socket.if_nameindex()) > 0)'", "True"),
 ]
-PROGRAMS = {"make": "make", "compile": "cc", "node": "node"}
+PROGRAMS = {
+    "make": "make", "compile": "cc", "node": "node", "node and git": "node", "npm install": "npm", "npm rename": "npm",
+    "java": "java", "terminal": "script",
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -70,6 +97,11 @@ def ws(who: Runner) -> Path:
     }
     for name, text in scripts.items():
         who.make(f"work/{name}.py", text)
+    for name in (".npm", ".cache/pip", ".cargo/registry", ".cache/go-build"):
+        who.make(f"home/{name}")
+    who.make("work/package.json", '{"name": "w", "version": "1.0.0"}')
+    who.make("work/dep/package.json", '{"name": "dep", "version": "1.0.0", "main": "i.js"}')
+    who.make("work/dep/i.js", "module.exports = 7\n")
     who.make("work-tmp")
     return who.root / "work"
 
@@ -240,3 +272,70 @@ def test_git_reads_run_nothing(who: Runner, repository: Path) -> None:
     assert "file" in result.out
     assert "sekret" not in result.out + result.err
     assert not marker.exists()
+
+
+def test_a_linked_work_tree_commits(who: Runner, repository: Path) -> None:
+    """`git worktree add`, then a commit in it: objects, refs and logs of the main repository are written, hooks are not."""
+    made = who("git worktree add -q wt -b w", repository, observe=True, git_porcelain=True, git_names=["worktree"])
+    assert (made.code, made.err, made.disarmed) == (0, "", ())
+    text = "echo x > f; git add f; git commit -q -m linked; echo x > ../.git/hooks/post-commit; git log --format=%s -1"
+    done = who(text, repository, cwd=str(repository / "wt"), observe=True, git_porcelain=True, git_names=["add", "commit"])
+    assert done.out == "linked\n"
+    assert "Read-only file system" in done.err
+    assert git(repository, "log", "--format=%s", "-1", "w") == "linked\n"
+
+
+def test_a_tracked_environment_file_is_stashed(who: Runner, repository: Path) -> None:
+    """Nothing masks a tracked file for a command of git that writes: it can be hashed, stashed and restored."""
+    (repository / ".env").write_text("A=1\n", encoding="utf-8")
+    git(repository, "add", ".env")
+    for each in (repository, *repository.rglob("*")):
+        shutil.chown(each, who.uid)
+    result = who("git stash -q; ls .env 2>&1; git stash pop -q; cat .env", repository, observe=True, git_porcelain=True)
+    assert result.out.endswith("A=1\n")
+
+
+@pytest.mark.parametrize(("allowed", "said"), [((), "no no"), (("one.sock",), "yes no"), (("",), "yes yes")])
+def test_sockets_of_the_host_are_reached_by_name_only(who: Runner, allowed: tuple[str, ...], said: str) -> None:
+    """Without `unix_allow` none is; with it those that it names, or that lie in a directory it names."""
+    place = who.make("sockets")
+    paths = ", ".join(f'"{place}/{name}"'.replace('/"', '"') for name in allowed)
+    profile = who.make("sockets.toml", f'[sockets]\nunix_allow = [{paths}]\n[isolation]\nrequire = "fs"\n')
+    listeners = []
+    for name in ("one.sock", "two.sock"):
+        (place / name).unlink(missing_ok=True)
+        listeners.append(socket.socket(socket.AF_UNIX))
+        listeners[-1].bind(str(place / name))
+        (place / name).chmod(0o777)
+        listeners[-1].listen()
+    text = (
+        "python3 - <<'E'\nimport socket\nfor n in ('one', 'two'):\n  try: socket.socket(socket.AF_UNIX)"
+        f".connect(f'{place}/{{n}}.sock'); print('yes', end=' ')\n  except OSError: print('no', end=' ')\nE"
+    )
+    result = who(text, who.make("sockets-ws"), profile=str(profile))
+    for each in listeners:
+        each.close()
+    assert (result.error, result.out.strip()) == ("", said)
+
+
+@pytest.mark.parametrize(("grants", "said"), [([("host", "localhost")], "connected"), ([], "no")])
+def test_a_read_over_the_network_cannot_write(who: Runner, grants: list[tuple[str, str]], said: str) -> None:
+    """Under the promise the network is there only when the decision names a host; the file system stays read-only."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        text = (
+            'python3 -c "import socket; '
+            f"socket.create_connection(('127.0.0.1', {server.getsockname()[1]})); print('connected')\""
+            " 2>/dev/null || echo no; touch x 2>/dev/null && echo wrote"
+        )
+        result = who(text, who.make("net"), profile="network", promise=True, grants=grants)
+    assert result.out == f"{said}\n"
+
+
+def test_debuggers_work_where_a_profile_says_so(who: Runner) -> None:
+    """Tracing is refused by default, and works inside a box whose profile allows it."""
+    if not shutil.which("strace", path="/usr/bin:/bin"):
+        pytest.skip("no strace")
+    workspace = who.make("traced")
+    profile = who.make("trace.toml", '[seccomp]\nallow_ptrace = true\n[isolation]\nrequire = "fs"\n')
+    assert who("strace -o /dev/null true", workspace).code != 0
+    assert who("strace -o /dev/null true && echo traced", workspace, profile=str(profile)).out == "traced\n"
