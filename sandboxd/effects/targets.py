@@ -66,10 +66,10 @@ def resolve(word: Word, place: Place) -> tuple[Target, ...]:
     if text is not None:
         return locate(text, place, pattern=is_glob(text)) if is_glob(text) else locate(_unescape(text), place)
     out = [Target(None, fragments=fragments(word, place))]
-    if any(part.default is not None for part in word.parts):
-        assumed = _pattern_text(tuple(_assume(part) for part in word.parts), place)
+    if any(part.default is not None or part.operand for part in word.parts):
+        assumed = _pattern_text(_assumed(word.parts), place)
         if assumed is not None:
-            out.extend(locate(_unescape(assumed), place))
+            out.extend(locate(assumed, place, pattern=True) if is_glob(assumed) else locate(_unescape(assumed), place))
     return tuple(out)
 
 
@@ -111,10 +111,33 @@ def _unescape(text: str) -> str:
     return re.sub(r"\\(.)", r"\1", text) if "\\" in text else text
 
 
-def _assume(part: Part) -> Part:
-    if part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
-        return Part(PartKind.LITERAL, part.default, part.quoted)
-    return part
+def _assumed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    """The parts with the operands of `:-` and its kin in the place of their variables."""
+    out: list[Part] = []
+    for part in parts:
+        if part.kind is not PartKind.VARIABLE or part.op not in _DEFAULTS:
+            out.append(part)
+        elif part.default is not None:
+            out += _operand_text(part.default, part.quoted)
+        elif part.operand:
+            for number, piece in enumerate(part.operand):
+                plain = piece.kind is PartKind.LITERAL and not piece.quoted
+                out += _operand_text(piece.text, number > 0) if plain else _assumed((piece,))
+        else:
+            out.append(part)
+    return tuple(out)
+
+
+def _operand_text(text: str, quoted: bool) -> list[Part]:
+    """Literal text of an operand: where it is not quoted, a tilde at its start and a glob mean what they mean elsewhere."""
+    out: list[Part] = []
+    if not quoted and text.startswith("~"):
+        tilde, slash, rest = text.partition("/")
+        out.append(Part(PartKind.TILDE, tilde))
+        text = slash + rest
+    if text:
+        out.append(Part(PartKind.GLOB if not quoted and is_glob(text) else PartKind.LITERAL, text, quoted))
+    return out
 
 
 def _pattern_text(parts: tuple[Part, ...], place: Place) -> str | None:
@@ -164,8 +187,9 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
         if piece is not None:
             current += piece
             continue
+        names = ("*", *(each.text for each in (part, *part.operand) if each.kind is PartKind.VARIABLE))
         for name, pieces in place.hints:
-            if part.kind is PartKind.VARIABLE and name in (part.text, "*"):
+            if part.kind is PartKind.VARIABLE and name in names:
                 extra.extend(current + hint for hint in pieces)
         if current:
             out.append(current)
@@ -181,6 +205,9 @@ def _piece(part: Part, place: Place) -> str | None:
         return part.text
     if part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
         return part.default
+    if part.operand and part.op in _DEFAULTS:
+        pieces = [_piece(piece, place) for piece in part.operand]
+        return None if None in pieces else "".join(filter(None, pieces))
     if part.kind is PartKind.SUBSTITUTION and _GIT_DIR.match(part.text):
         return ".git"
     return _known(part, place)

@@ -33,13 +33,16 @@ class PartKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One piece. `op` is the operator of a `${v…}` (`:-`, `#`, `/`, `length`, `!`, `[`, `@P` …); "" for plain `$v`, `${v}`."""
+    """One piece. `op` is the operator of a `${v…}` (`:-`, `#`, `/`, `length`, `!`, `[`, `@P` …); "" for plain `$v`, `${v}`.
+
+    `operand` are the pieces of what stands behind `:-` and its kin when that is not literal."""
 
     kind: PartKind
     text: str
     quoted: bool = False
     default: str | None = None
     op: str = ""
+    operand: tuple[Part, ...] = ()
 
 
 @unique

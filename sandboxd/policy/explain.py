@@ -139,6 +139,7 @@ _FLIPS = {
     "catastrophe.fork_bomb": "no setting allows it; bound the number of processes it starts",
     "interaction.unsandboxed": f"run it sandboxed, or {_APPROVE}",
     "interaction.privilege": f"run it without more privilege, or {_APPROVE}",
+    "interaction.ambiguous": f"write it plainly and absolute, or {_APPROVE}",
     "interaction.possibly_catastrophic": f"name the directory literally, or {_APPROVE}",
     "rule.may_match": f"name the program literally, or {_APPROVE}",
     "protected.unknown": f"name the path literally, or {_APPROVE}",

@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from sandboxd import killswitch
-from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, Sensitivity
+from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, PartKind, Sensitivity, WordFlag
 from sandboxd.paths import is_within, join, normalize
 from sandboxd.policy import programs
 from sandboxd.policy.gittouch import Argv
@@ -32,6 +32,19 @@ BLOCK_DEVICE = re.compile(
 _KERNEL = ("/proc/sys", "/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/irq", "/proc/acpi")
 # A function that starts itself twice, in a text that nobody could parse.
 _BOMB = re.compile(r"(?P<name>[^\s(){};&|]+)\s*\(\)\s*[{(][^}]*(?P=name)\s*\|\s*(?P=name)\s*&")
+_TOPLEVEL = re.compile(r"\brev-parse\b[^;&|]*--show-(?:toplevel|cdup)\b")
+# Operators after which a variable can still hold anything.
+_PLAIN = frozenset(("", ":-", "-", ":=", "=", ":?", "?"))
+# A variable that this line binds to what is harmless to take apart: a loop over names, a temporary directory.
+_BOUND = r"\b(?:for|select)\s+{0}\b|\b{0}=[\"']?(?:\$\(|`)\s*mktemp\b"
+# Tests of find that pick some files out of a tree.
+_NARROWS = frozenset(
+    (
+        *("-name", "-iname", "-path", "-ipath", "-wholename", "-iwholename", "-regex", "-iregex", "-lname", "-newer"),
+        *("-mtime", "-mmin", "-ctime", "-cmin", "-atime", "-amin", "-size", "-empty", "-user", "-group"),
+        *("-perm", "-links", "-inum", "-samefile", "-nouser", "-nogroup"),
+    )
+)
 _SYMBOLIC = re.compile(r"--symbolic|-[a-zA-Z]*s[a-zA-Z]*")
 _ROOTS = frozenset(("/", "/*", "~", "~/", "~/*"))
 # Effects that are git's own ordinary writes (see programs.GIT for those that are not).
@@ -137,6 +150,8 @@ class _Look:
             self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb", command, effect))
         elif effect.code == "system.power":
             self.catastrophes.append(Finding("catastrophe.program", "it stops the machine", command, effect))
+        elif effect.code == "tool.ambiguous":
+            self._ambiguous(command, effect)
         elif effect.code == "system.privilege":
             self.interactions.append(Finding("interaction.privilege", "it runs with more privilege", command, effect))
         elif effect.kind is EffectKind.OPAQUE:
@@ -256,16 +271,52 @@ class _Look:
         elif not guarded(self.inputs) and not effect.code.startswith(_GIT_OWN):
             text = "what it writes to is not known, and the sandbox here does not guard all protected paths"
             self.touches.append(Finding("protected.unknown", text, command, effect))
-        if effect.kind is EffectKind.DELETE and effect.recursive and effect.fragments:
+        if effect.kind is not EffectKind.DELETE or not (effect.recursive or effect.act is Act.RENAME):
+            return
+        if not effect.fragments:
+            why = self._whole(command, effect)
+            if why is not None:
+                verb = "move" if effect.act is Act.RENAME else "delete"
+                text = f"it would {verb} {why}"
+                self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
+        elif effect.recursive:
             scope = self.scope
             path = "".join(effect.fragments)
             path = normalize(path) if path.startswith("/") else join(self.inputs.analysis.cwd, path)
             places = ("/", scope.home, scope.workspace)
             if path in places or any(killswitch.empties(path, place) for place in places) or path in ("/*", "/.*"):
-                text = f"an empty variable would make it delete `{path}`"
+                text = f"what is not known in it may make it delete `{path}`"
                 self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
 
+    def _whole(self, command: AnalyzedCommand, effect: Effect) -> str | None:
+        """What a tree operation names when its word is one expansion of which nothing is known: without quotes that may be
+        several trees at once, and the root of the repository is never meant."""
+        words = command.subcommand.argv
+        if effect.because == "find.-delete":  # its first start; without one it is the current directory
+            word = words[1] if len(words) > 1 and not _NARROWS.intersection(command.argv) else None
+        else:
+            word = next((word for word in words if word.span == effect.span), None)
+        if word is None or word.values or len(word.parts) != 1:
+            return None
+        part = word.parts[0]
+        if part.kind is PartKind.SUBSTITUTION:
+            return "the root of the repository" if _TOPLEVEL.search(part.text) else None
+        if part.kind is not PartKind.VARIABLE or part.quoted or part.op not in _PLAIN or WordFlag.SPLITS not in word.flags:
+            return None
+        name = re.escape(part.text)
+        if part.text.isidentifier() and re.search(_BOUND.format(name), self.inputs.analysis.text):
+            return None
+        return f"whatever `${part.text}` holds, which is not known and not quoted"
+
+    def _ambiguous(self, command: AnalyzedCommand, effect: Effect) -> None:
+        """A tool outside every box is given what could be one thing or another: no rule can be sure to have seen it."""
+        what = "".join(effect.fragments)
+        text = f"programs could take `{what}` for different things"
+        self.interactions.append(Finding("interaction.ambiguous", text, command, effect))
+
     def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
+        if effect.code == "tool.ambiguous":
+            self._ambiguous(command, effect)
         found = effect.sensitivity is Sensitivity.SETTINGS
         if not found and effect.target is not None and not effect.pattern:
             real = self.facts.real(effect.target)
