@@ -121,7 +121,7 @@ class _Line:
         self.functions = outer | frozenset(script.functions)
         if any(assignment.name in ("HOME", "PWD") for command in script.subcommands for assignment in command.assignments):
             self.known = ()
-        about = _hints(script, hints)
+        about = _hints(script, hints, Place(bases, self.context.home, self.known))
         self.counters = _counters(script)
         feeds: dict[int, tuple[str, ...]] = {}
         home = self.context.home
@@ -275,8 +275,9 @@ def _lines(word: Word, place: Place) -> tuple[str, ...]:
     return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
 
 
-def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Literal pieces that variables may hold: positional parameters, names that `read` fills, `printf -v`."""
+def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Literal pieces that variables may hold: positional parameters, names that `read` fills, `printf -v`, and what is
+    assigned from a place that `start` knows (`x=$HOME`)."""
     out: list[tuple[str, tuple[str, ...]]] = []
     positional = list(given)
     place = Place(None, "")
@@ -298,12 +299,22 @@ def _hints(script: Script, given: tuple[str, ...]) -> tuple[tuple[str, tuple[str
             for piece in pieces[1:]:
                 text = text.replace("%s", piece, 1)
             out.append((command.argv[2].value or "*", (text, *pieces[1:])))
+        elif name in ("export", "declare", "typeset", "local", "readonly"):
+            for piece in (piece for word in command.argv[1:] if not word.values for piece in fragments(word, start)):
+                variable, equals, value = piece.partition("=")
+                if equals and value and variable.isidentifier():
+                    out.append((variable, (value,)))
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         for assignment in command.assignments:
             if assignment.elements:
                 pieces = [piece for word in assignment.elements for piece in fragments(word, place)]
                 out.append((assignment.name, (*pieces, "/".join(pieces))))
+            elif assignment.value is not None and not assignment.value.values:
+                targets = (target.path for target in resolve(assignment.value, start) if not target.pattern)
+                found = tuple(path for path in targets if path is not None) or fragments(assignment.value, start)
+                if found:
+                    out.append((assignment.name, found))
         if command.kind is CommandKind.WORDS:
             lists.extend(word.value for word in command.argv if word.value)
     if lists:
