@@ -1,0 +1,300 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The classifier in the engine: what is sent and when, who decides, what an outage does, and how often it may say no."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from sandboxd.config import ClassifierSettings, OnOutage, ProviderKind, Speculate
+from sandboxd.consult.classifier import KEY_VARIABLE
+from sandboxd.consult.transcript import UserMessage
+from sandboxd.model import ApprovalNeeded, Behavior, Decision, EndKind, Mode, Request, Result
+from sandboxd.sessions import SessionState
+from tests._messages import Exchange, Loopback, block
+from tests.engine.conftest import House, finish
+
+pytestmark = pytest.mark.needs("bwrap", "userns")
+
+# A classifier that does what the file `say` says, and notes that it was asked.
+JUDGE = """\
+#!/bin/sh
+input=$(cat)
+printf '%s\\n' "$input" >> {0}/asked
+nonce=$(printf '%s' "$input" | sed -n 's/.*"nonce": "\\([0-9a-f]*\\)".*/\\1/p')
+word=$(cat {0}/say)
+[ "$word" = fail ] && exit 1
+[ "$word" = hold ] && read word < {0}/gate
+category=none; [ "$word" = block ] && category=destructive
+printf '{{"reasoning": "it says so", "verdict": "%s", "category": "%s", ' $word $category
+printf '"user_message": null, "nonce": "%s"}}' $nonce
+"""
+
+
+class Judge:
+    """The classifier of a test."""
+
+    def __init__(self, house: House, tmp_path: Path, **more: Any) -> None:
+        self.house, self.path = house, tmp_path
+        program = tmp_path / "judge"
+        program.write_text(JUDGE.format(tmp_path))
+        program.chmod(0o700)
+        os.mkfifo(tmp_path / "gate")
+        self.says("allow")
+        settings = ClassifierSettings(provider=ProviderKind.COMMAND, command=(str(program),), **more)
+        configure(house, settings)
+
+    def says(self, word: str) -> None:
+        (self.path / "say").write_text(word)
+
+    async def is_asked(self) -> int:
+        """Until the question is out, which then waits for a word on the file descriptor that this returns."""
+        return await asyncio.to_thread(os.open, self.path / "gate", os.O_WRONLY)
+
+    @property
+    def asked(self) -> list[dict[str, Any]]:
+        path = self.path / "asked"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def counters(self) -> Any:
+        return self.house.engine.status().classifier
+
+
+def configure(house: House, settings: ClassifierSettings) -> None:
+    house.engine.reload(dataclasses.replace(house.engine.config, classifier=settings))
+
+
+@pytest.fixture
+def judge(house: House, tmp_path: Path) -> Judge:
+    return Judge(house, tmp_path)
+
+
+def auto(house: House, *, headless: bool = True, **more: object) -> SessionState:
+    return house.session(Mode.AUTO, headless=headless, **more)
+
+
+async def decided(house: House, text: str, session: SessionState) -> tuple[Result, Decision]:
+    result, _, _ = await house.run(text, session)
+    return result, house.engine.record.decisions()[0].decision
+
+
+async def test_the_classifier_decides_what_rules_leave_open(house: House, judge: Judge) -> None:
+    """In auto mode its allow lets a command run, its block denies it, with its reason and category."""
+    result, decision = await decided(house, "python3 -c 'print(1)'", auto(house))
+    assert (result.end, result.code, decision.reason) == (EndKind.EXITED, 0, "classifier.allowed")
+    judge.says("block")
+    result, decision = await decided(house, "python3 -c 'print(2)'", auto(house))
+    assert (result.end, decision.reason) == (EndKind.DENIED, "classifier.denied")
+    assert "destructive: it says so" in decision.message
+    assert (judge.counters.allowed, judge.counters.denied) == (1, 1)
+
+
+NOT_SENT = [
+    ("pwd", Mode.AUTO, True),
+    ("touch a; mv a b", Mode.AUTO, True),
+    ("rm -rf /", Mode.AUTO, False),
+    ("tool --now", Mode.AUTO, False),  # a deny rule
+    ("other --now", Mode.AUTO, False),  # an ask rule
+    ("echo x > .git/config", Mode.AUTO, False),
+    ("sudo id", Mode.AUTO, False),
+    ("true --yes", Mode.AUTO, True),  # an allow rule
+    ("python3 -c 1", Mode.DEFAULT, False),
+    ("python3 -c 1", Mode.PLAN, False),
+    ("python3 -c 1", Mode.BYPASS, True),
+    ("python3 -c 1", Mode.DONT_ASK, False),
+]
+
+
+@pytest.mark.parametrize(("text", "mode", "runs"), NOT_SENT)
+async def test_what_rules_decide_is_never_sent(house: House, judge: Judge, text: str, mode: Mode, runs: bool) -> None:
+    """Nothing goes out for what is read-only, a plain edit, allowed, denied, protected or for humans alone."""
+    (house.workspace / ".git").mkdir()
+    session = house.session(mode, deny=("Bash(tool:*)",), ask=("Bash(other:*)",), allow=("Bash(true --yes)",))
+    result, _, _ = await house.run(text, session)
+    assert (result.end is EndKind.EXITED) is runs
+    assert judge.asked == []
+
+
+async def test_an_outage_denies_apart_and_rules_go_on(house: House, judge: Judge) -> None:
+    """DENY with CLASSIFIER_UNAVAILABLE and its own code; no denial for the breaker; read-only commands still run."""
+    judge.says("fail")
+    session = auto(house)
+    result, decision = await decided(house, "python3 -c 1", session)
+    assert (result.end, decision.reason) == (EndKind.DENIED, "CLASSIFIER_UNAVAILABLE")
+    assert "classifier.command_failed" in [each.because for each in decision.evidence]
+    assert session.denials.total == 0
+    assert judge.counters.outages == (("classifier.command_failed", 1),)
+    assert judge.counters.denied == 0
+    assert (await house.run("pwd", session))[0].code == 0
+
+
+async def test_an_outage_may_leave_it_to_a_human(house: House, tmp_path: Path) -> None:
+    """Only where the organisation says so, and only where somebody is there."""
+    judge = Judge(house, tmp_path, on_outage=OnOutage.ASK)
+    judge.says("fail")
+    assert (await house.run("python3 -c 1", auto(house)))[0].end is EndKind.DENIED
+    session = auto(house, headless=False)
+    execution = await house.engine.start(Request("python3 -c 1", session.id), session)
+    async for event in execution.events():
+        if isinstance(event, ApprovalNeeded):
+            house.answer(Behavior.ALLOW)
+    assert (await finish(execution))[0].code == 0
+
+
+async def test_the_breaker_hands_over_to_a_human(house: House, judge: Judge) -> None:
+    """After three denials nobody is asked headless; where a human is, they are, and their answer closes it."""
+    judge.says("block")
+    session = auto(house)
+    for number in range(3):
+        await house.run(f"python3 -c {number}", session)
+    result, decision = await decided(house, "python3 -c 3", session)
+    assert (result.end, decision.reason) == (EndKind.DENIED, "classifier.breaker")
+    assert len(judge.asked) == 3
+    judge.says("allow")
+    session.headless = False
+    execution = await house.engine.start(Request("python3 -c 4", session.id), session)
+    async for event in execution.events():
+        if isinstance(event, ApprovalNeeded):
+            house.answer(Behavior.ALLOW)
+    assert (await finish(execution))[0].code == 0
+    assert len(judge.asked) == 3
+    assert (await house.run("python3 -c 5", session))[0].code == 0
+    assert len(judge.asked) == 4
+
+
+async def test_a_success_breaks_the_row_of_denials(house: House, judge: Judge) -> None:
+    """What ran resets the row, never the total."""
+    judge.says("block")
+    session = auto(house)
+    for text in ("python3 -c 1", "python3 -c 2", "pwd", "python3 -c 3"):
+        await house.run(text, session)
+    assert (session.denials.consecutive, session.denials.total) == (1, 3)
+
+
+async def test_it_sees_the_user_and_the_calls(house: House, judge: Judge) -> None:
+    """The conversation holds the user's words and the commands that ran; never an output. Secrets are blotted out."""
+    session = auto(house)
+    session.transcript = session.transcript.add(UserMessage("print one, token=abcdefgh123"))
+    await house.run("echo hidden-output | tr a-z A-Z", session)
+    await house.run("python3 -c 'print(1)'", session)
+    (asked,) = judge.asked
+    assert asked["conversation"][0] == {"user": "print one, token=[redacted:known]", "id": "u1"}
+    assert json.loads(asked["conversation"][1]["input"]) == {"command": "echo hidden-output | tr a-z A-Z"}
+    assert "HIDDEN-OUTPUT" not in json.dumps(asked)
+    assert asked["question"]["command"] == "python3 -c 'print(1)'"
+
+
+async def test_a_hook_and_the_classifier_are_asked_at_once(house: House, tmp_path: Path) -> None:
+    """The question is on its way while a PreToolUse hook still runs, and one request answers both times."""
+    judge = Judge(house, tmp_path)
+    judge.says("hold")
+    os.mkfifo(tmp_path / "hook")
+    rules = f"[[hook]]\nevent = 'PreToolUse'\ncommand = 'cat {tmp_path}/hook; echo x >> {tmp_path}/heard'\n"
+    Path(house.engine.dirs.user_rules).write_text(rules)
+    session = auto(house)
+    execution = await house.engine.start(Request("python3 -c 'print(1)'", session.id), session)
+    gate = await judge.is_asked()
+    assert not (tmp_path / "heard").exists()
+    os.write(gate, b"allow\n")
+    os.close(gate)
+    await asyncio.to_thread((tmp_path / "hook").write_text, "go")
+    assert (await finish(execution))[0].code == 0
+    assert len(judge.asked) == 1
+    assert (judge.counters.used, judge.counters.wasted, judge.counters.cancelled) == (1, 0, 0)
+
+
+@pytest.mark.parametrize(("speculate", "more"), [(Speculate.OFF, ""), (Speculate.AUTO, "before_send = true")])
+async def test_nothing_is_sent_ahead_where_that_is_not_wanted(
+    house: House, tmp_path: Path, speculate: Speculate, more: str
+) -> None:
+    """With `speculate = off`, or a hook that must end before anything is sent, the question waits for the hooks."""
+    judge = Judge(house, tmp_path, speculate=speculate)
+    rules = f"[[hook]]\nevent = 'PreToolUse'\ncommand = 'test ! -e {tmp_path}/asked || exit 2'\n{more}\n"
+    Path(house.engine.dirs.user_rules).write_text(rules)
+    assert (await house.run("python3 -c 'print(1)'", auto(house)))[0].code == 0
+    assert len(judge.asked) == 1
+    assert judge.counters.used == 0
+
+
+async def test_a_hook_that_denies_cancels_the_question(house: House, tmp_path: Path) -> None:
+    """What is not needed any more is ended at once, and counted."""
+    judge = Judge(house, tmp_path)
+    judge.says("hold")
+    rules = f"[[hook]]\nevent = 'PreToolUse'\ncommand = 'until test -e {tmp_path}/asked; do :; done; exit 2'\n"
+    Path(house.engine.dirs.user_rules).write_text(rules)
+    result, _, _ = await house.run("python3 -c 'print(1)'", auto(house))
+    assert result.end is EndKind.DENIED
+    assert (judge.counters.used, judge.counters.cancelled) == (0, 1)
+
+
+async def test_outside_auto_mode_it_is_advice(house: House, judge: Judge) -> None:
+    """A human who is asked sees what the classifier would do; it decides nothing, whatever it says."""
+    session = house.session(headless=False)
+    execution = await house.engine.start(Request("python3 -c 'print(1)'", session.id), session)
+    advised = None
+    async for change in house.engine.approvals.watch():
+        advised = [each.text for each in change.pending.decision.evidence if each.because == "advice"]
+        if advised:
+            break
+    assert advised
+    assert "would allow it" in advised[0]
+    assert execution.result is None
+    house.answer(Behavior.DENY)
+    assert (await finish(execution))[0].end is EndKind.DENIED
+
+
+async def test_broad_rules_do_not_blind_it(house: House, judge: Judge) -> None:
+    """`Bash(*)` and `Bash(python3:*)` are set aside in auto mode, and the denial says so."""
+    judge.says("block")
+    session = auto(house, allow=("Bash(*)", "Bash(python3:*)"))
+    result, decision = await decided(house, "python3 -c 1", session)
+    assert result.end is EndKind.DENIED
+    assert "set aside in mode auto, because too broad: `Bash(*)`" in decision.message
+
+
+async def test_a_change_of_mode_discards_the_verdict(house: House, judge: Judge) -> None:
+    """A verdict that comes after the switch to a mode that would not have asked counts for nothing."""
+    judge.says("hold")
+    session = auto(house)
+    execution = await house.engine.start(Request("python3 -c 1", session.id), session)
+    gate = await judge.is_asked()
+    house.engine.sessions.update(session, session.owner_role, mode=Mode.PLAN)
+    result, _, _ = await finish(execution)
+    assert (result.end, judge.counters.allowed) == (EndKind.DENIED, 0)
+    assert judge.counters.cancelled == 1
+    os.close(gate)
+
+
+async def test_with_the_real_client(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same through the worker and a server: allow, block after two stages, and a cancelled execution closes the
+    connection."""
+    monkeypatch.setenv(KEY_VARIABLE, "k")
+    async with Loopback() as server:
+        configure(house, ClassifierSettings(provider=ProviderKind.ANTHROPIC, base_url=server.url, deadline=60.0))
+        session = auto(house)
+        assert (await house.run("python3 -c 'print(1)'", session))[0].code == 0
+        assert [exchange.stage for exchange in server.requests] == [1]
+        server.answer = block
+        assert (await house.run("python3 -c 'print(2)'", session))[0].end is EndKind.DENIED
+        assert [exchange.stage for exchange in server.requests] == [1, 1, 2]
+
+        async def hold(exchange: Exchange) -> None:
+            await server.hold(exchange)
+
+        server.answer = hold
+        while not server.arrived.empty():
+            server.arrived.get_nowait()
+        execution = await house.engine.start(Request("python3 -c 'print(3)'", session.id), session)
+        await server.arrived.get()
+        house.engine.cancel(execution, "test")
+        await server.left.get()
+        assert (await finish(execution))[0].end is EndKind.CANCELLED
+        spent = house.engine.status().classifier.spent
+        assert (spent.requests, spent.output) == (3, 15)
