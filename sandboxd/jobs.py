@@ -35,6 +35,7 @@ class Job:
     session: SessionState
     asked: Request  # as it came
     decision_id: str = ""
+    begun: bool = False  # its task has made its first step
     started: bool = False
     rewritten: bool = False
     opinions: tuple[Opinion, ...] = ()  # what hooks said before it was judged

@@ -13,7 +13,7 @@ import pytest
 from sandboxd.config import Config, Directories
 from sandboxd.engine import Engine
 from sandboxd.isolation import backends
-from sandboxd.model import Behavior, Event, Exited, Mode, Output, Probe, Request, Result, Stream
+from sandboxd.model import Behavior, Event, Exited, Mode, Output, Probe, Progress, Request, Result, Stream
 from sandboxd.record.audit import Record
 from sandboxd.run.execution import Execution
 from sandboxd.sessions import Role, SessionSpec, SessionState
@@ -43,7 +43,7 @@ class House:
 
 
 async def finish(execution: Execution) -> tuple[Result, str, tuple[Event, ...]]:
-    events = [event async for event in execution.events()]
+    events = [event async for event in execution.events() if not isinstance(event, Progress)]
     text = b"".join(e.data for e in events if isinstance(e, Output) and e.stream is Stream.STDOUT)
     last = events[-1]
     assert isinstance(last, Exited)
