@@ -243,7 +243,7 @@ _OUTPUT = re.compile(r"-o|--out(?:put|file)?(?:-file)?")
 _SEARCHERS = re.compile(r".*grep|ack|ag|rg|less|more|curl")
 _EDITORS = word_set("ed red ex vi vim nvim gvim nano pico emacs emacsclient micro joe jed kak hx mcedit")
 _SHELLS = word_set("sh bash dash zsh ksh ash")
-_MULTICALL = word_set("busybox toybox")
+_MULTICALL = word_set("busybox toybox parallel rush")
 _READERS = word_set(
     "cat ls head tail grep egrep fgrep wc stat find du md5sum sha1sum sha256sum od hexdump strings diff cmp test sort uniq cut"
     " nl tac rev file readlink realpath less more"
@@ -253,9 +253,9 @@ _READERS = word_set(
 def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     """The protected path that a command which cannot be judged seems to change; `mentions` are the literal words it holds.
 
-    A mention alone is no evidence. It is one in an editor, in text that is fed to a shell, in an applet of a multi-call
-    program that is no reader, and beside an option that says, as options are commonly named, that the program writes:
-    `-i`, `--write`, `-o FILE`.
+    A mention alone is no evidence. It is one in an editor, in text that is fed to a shell, in what a multi-call program or
+    a job runner starts unless that is a reader, and beside an option that says, as options are commonly named, that the
+    program writes: `-i`, `--write`, `-o FILE`.
     """
     name = program(argv)
     words = list(dict.fromkeys((*known(argv), *mentions)))
@@ -267,7 +267,7 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
             value = value or (words[at + 1] if at + 1 < len(words) else "")
             if value and is_protected(value):
                 return value
-    applet = name in _MULTICALL and bool(words) and words[0] not in _READERS
+    applet = name in _MULTICALL and not _READERS.issuperset(operands_of(words)[:1])
     fed = name in _SHELLS and code == "opaque.script"
     if name in _EDITORS or applet or fed or any(map(_IN_PLACE.fullmatch, words)):
         return next((word for word in operands_of(words) if is_protected(word)), None)

@@ -45,6 +45,7 @@ _NARROWS = frozenset(
         *("-perm", "-links", "-inum", "-samefile", "-nouser", "-nogroup"),
     )
 )
+_ENTERS = frozenset(("cd.operand", "pushd.operand"))
 _SYMBOLIC = re.compile(r"--symbolic|-[a-zA-Z]*s[a-zA-Z]*")
 _ROOTS = frozenset(("/", "/*", "~", "~/", "~/*"))
 # Effects that are git's own ordinary writes (see programs.GIT for those that are not).
@@ -96,6 +97,7 @@ class _Look:
         self.settings: list[Finding] = []
         # Links made on this line: name -> the protected name it leads to, and the command that made it.
         self.links: dict[str, tuple[str, AnalyzedCommand]] = {}
+        self.entered = ""  # the protected name that a `cd` on this line may have gone into
 
     def run(self) -> Safety:
         inputs = self.inputs
@@ -266,6 +268,9 @@ class _Look:
 
     def _unresolved(self, command: AnalyzedCommand, effect: Effect) -> None:
         name = killswitch.protected_fragments(effect.fragments)
+        if name is None and self.entered and command.subcommand.cwds is None:
+            relative = bool(effect.fragments) and not effect.fragments[0].startswith(("/", "~"))
+            name = self.entered if relative else None
         if name is not None:
             self._touched(command, effect, name, "")
         elif not guarded(self.inputs) and not effect.code.startswith(_GIT_OWN):
@@ -315,6 +320,8 @@ class _Look:
         self.interactions.append(Finding("interaction.ambiguous", text, command, effect))
 
     def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
+        if effect.because in _ENTERS and effect.target is not None:
+            self.entered = self._protected(effect.target, effect.pattern) or self.entered
         if effect.code == "tool.ambiguous":
             self._ambiguous(command, effect)
         found = effect.sensitivity is Sensitivity.SETTINGS

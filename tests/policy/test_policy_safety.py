@@ -6,6 +6,7 @@ The lines are judged; nothing here runs them.
 
 from __future__ import annotations
 
+import json
 import tomllib
 from typing import Any
 
@@ -73,6 +74,22 @@ def test_untouched(line: str) -> None:
     """Reads, mentions, lookalikes, unknown targets and git's own writes never trip the killswitch."""
     decision = decide(line, mode=Mode.BYPASS)
     assert not decision.protected, decision.message
+
+
+TOUCHES = [json.loads(line) for line in (CORPUS / "policy_touch.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("row", TOUCHES, ids=lambda row: f"{row['must']}: {row['cmd']}")
+def test_every_kind_of_touch_and_its_lookalikes(row: dict[str, str]) -> None:
+    """Spellings, directories, variables, links, nested shells, tools and git's own operations: a touch is stopped in
+    bypassPermissions under an allow rule for everything; a read, a mention, a lookalike or an unknown target never trips."""
+    decision = decide(row["cmd"], "allow Bash", mode=Mode.BYPASS)
+    if row["must"] == "touch":
+        assert decision.behavior is not Behavior.ALLOW, decision.message
+        assert decision.step in ("1d", "1e", "1g")
+        assert decide(row["cmd"], "allow Bash", mode=Mode.BYPASS, headless=True).behavior is Behavior.DENY
+    else:
+        assert not decision.protected, decision.message
 
 
 def _write(target: str | None, **more: Any) -> Any:
