@@ -10,7 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from sandboxd.api import convert, requests
+from sandboxd.api import convert, requests, transcripts
 from sandboxd.api.access import Access, followed, secret
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
@@ -80,6 +80,16 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
     ) -> session_pb2.SessionServiceDeleteResponse:
         await self._engine.end_session(self._access.session(request.session_id, context))
         return session_pb2.SessionServiceDeleteResponse()
+
+    async def AddTranscript(
+        self, request: session_pb2.SessionServiceAddTranscriptRequest, context: Any
+    ) -> session_pb2.SessionServiceAddTranscriptResponse:
+        state = self._access.session(request.session_id, context)
+        added = transcripts.entries(request, state, self._access.role)
+        before = state.transcript.messages
+        state.transcript = state.transcript.add(*added)
+        ids = [f"u{number}" for number in range(before + 1, state.transcript.messages + 1)]
+        return session_pb2.SessionServiceAddTranscriptResponse(user_message_ids=ids)
 
 
 class Approvals(approval_pb2_grpc.ApprovalServiceServicer):

@@ -22,10 +22,11 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19sandboxd/v1/session.proto\x12\x0bsandboxd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x03\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0b\n\x03\x63wd\x18\x03 \x01(\t\x12\x1f\n\x04mode\x18\x04 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12\x0f\n\x07profile\x18\x05 \x01(\t\x12\x10\n\x08headless\x18\x06 \x01(\x08\x12\x1e\n\x16\x61\x64\x64itional_directories\x18\x07 \x03(\t\x12\r\n\x05\x61llow\x18\x08 \x03(\t\x12\x0b\n\x03\x61sk\x18\t \x03(\t\x12\x0c\n\x04\x64\x65ny\x18\n \x03(\t\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fpolicy_revision\x18\x0c \x01(\t\x12\x13\n\x0brule_errors\x18\r \x03(\t\x12\x19\n\x11parent_session_id\x18\x0e \x01(\t\x12(\n\rmode_in_force\x18\x0f \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12,\n\x07\x64\x65nials\x18\x10 \x01(\x0b\x32\x1b.sandboxd.v1.DenialCounters\"B\n\x0e\x44\x65nialCounters\x12\x13\n\x0b\x63onsecutive\x18\x01 \x01(\r\x12\r\n\x05total\x18\x02 \x01(\r\x12\x0c\n\x04open\x18\x03 \x01(\x08\"\xeb\x02\n\x1bSessionServiceCreateRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x0b\n\x03\x63wd\x18\x02 \x01(\t\x12\x1f\n\x04mode\x18\x03 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x10\n\x08headless\x18\x05 \x01(\x08\x12\r\n\x05\x61llow\x18\x06 \x03(\t\x12\x0b\n\x03\x61sk\x18\x07 \x03(\t\x12\x0c\n\x04\x64\x65ny\x18\x08 \x03(\t\x12>\n\x03\x65nv\x18\t \x03(\x0b\x32\x31.sandboxd.v1.SessionServiceCreateRequest.EnvEntry\x12\x1e\n\x16\x61\x64\x64itional_directories\x18\n \x03(\t\x12\x19\n\x11parent_session_id\x18\x0b \x01(\t\x12\x17\n\x0foutlives_parent\x18\x0c \x01(\x08\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\x1cSessionServiceCreateResponse\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.sandboxd.v1.Session\x12\x16\n\x0esession_secret\x18\x02 \x01(\t\x12\x17\n\x0f\x61pproval_secret\x18\x03 \x01(\t\".\n\x18SessionServiceGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"B\n\x19SessionServiceGetResponse\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.sandboxd.v1.Session\"/\n\x19SessionServiceListRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"D\n\x1aSessionServiceListResponse\x12&\n\x08sessions\x18\x01 \x03(\x0b\x32\x14.sandboxd.v1.Session\"\x90\x01\n\x1bSessionServiceUpdateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04mode\x18\x02 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12\x10\n\x03\x63wd\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08headless\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x06\n\x04_cwdB\x0b\n\t_headless\"E\n\x1cSessionServiceUpdateResponse\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.sandboxd.v1.Session\"1\n\x1bSessionServiceDeleteRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x1e\n\x1cSessionServiceDeleteResponse*\xa4\x01\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODE_DEFAULT\x10\x01\x12\r\n\tMODE_PLAN\x10\x02\x12\x15\n\x11MODE_ACCEPT_EDITS\x10\x03\x12\x1b\n\x17MODE_BYPASS_PERMISSIONS\x10\x04\x12\x11\n\rMODE_DONT_ASK\x10\x05\x12\r\n\tMODE_AUTO\x10\x06\x12\x0f\n\x0bMODE_BUBBLE\x10\x07\x32\xdc\x03\n\x0eSessionService\x12]\n\x06\x43reate\x12(.sandboxd.v1.SessionServiceCreateRequest\x1a).sandboxd.v1.SessionServiceCreateResponse\x12T\n\x03Get\x12%.sandboxd.v1.SessionServiceGetRequest\x1a&.sandboxd.v1.SessionServiceGetResponse\x12W\n\x04List\x12&.sandboxd.v1.SessionServiceListRequest\x1a\'.sandboxd.v1.SessionServiceListResponse\x12]\n\x06Update\x12(.sandboxd.v1.SessionServiceUpdateRequest\x1a).sandboxd.v1.SessionServiceUpdateResponse\x12]\n\x06\x44\x65lete\x12(.sandboxd.v1.SessionServiceDeleteRequest\x1a).sandboxd.v1.SessionServiceDeleteResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x19sandboxd/v1/session.proto\x12\x0bsandboxd.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\x9d\x03\n\x07Session\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x11\n\tworkspace\x18\x02 \x01(\t\x12\x0b\n\x03\x63wd\x18\x03 \x01(\t\x12\x1f\n\x04mode\x18\x04 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12\x0f\n\x07profile\x18\x05 \x01(\t\x12\x10\n\x08headless\x18\x06 \x01(\x08\x12\x1e\n\x16\x61\x64\x64itional_directories\x18\x07 \x03(\t\x12\r\n\x05\x61llow\x18\x08 \x03(\t\x12\x0b\n\x03\x61sk\x18\t \x03(\t\x12\x0c\n\x04\x64\x65ny\x18\n \x03(\t\x12/\n\x0b\x63reate_time\x18\x0b \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x17\n\x0fpolicy_revision\x18\x0c \x01(\t\x12\x13\n\x0brule_errors\x18\r \x03(\t\x12\x19\n\x11parent_session_id\x18\x0e \x01(\t\x12(\n\rmode_in_force\x18\x0f \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12,\n\x07\x64\x65nials\x18\x10 \x01(\x0b\x32\x1b.sandboxd.v1.DenialCounters\"B\n\x0e\x44\x65nialCounters\x12\x13\n\x0b\x63onsecutive\x18\x01 \x01(\r\x12\r\n\x05total\x18\x02 \x01(\r\x12\x0c\n\x04open\x18\x03 \x01(\x08\"\xeb\x02\n\x1bSessionServiceCreateRequest\x12\x11\n\tworkspace\x18\x01 \x01(\t\x12\x0b\n\x03\x63wd\x18\x02 \x01(\t\x12\x1f\n\x04mode\x18\x03 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12\x0f\n\x07profile\x18\x04 \x01(\t\x12\x10\n\x08headless\x18\x05 \x01(\x08\x12\r\n\x05\x61llow\x18\x06 \x03(\t\x12\x0b\n\x03\x61sk\x18\x07 \x03(\t\x12\x0c\n\x04\x64\x65ny\x18\x08 \x03(\t\x12>\n\x03\x65nv\x18\t \x03(\x0b\x32\x31.sandboxd.v1.SessionServiceCreateRequest.EnvEntry\x12\x1e\n\x16\x61\x64\x64itional_directories\x18\n \x03(\t\x12\x19\n\x11parent_session_id\x18\x0b \x01(\t\x12\x17\n\x0foutlives_parent\x18\x0c \x01(\x08\x1a*\n\x08\x45nvEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t:\x02\x38\x01\"v\n\x1cSessionServiceCreateResponse\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.sandboxd.v1.Session\x12\x16\n\x0esession_secret\x18\x02 \x01(\t\x12\x17\n\x0f\x61pproval_secret\x18\x03 \x01(\t\".\n\x18SessionServiceGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"B\n\x19SessionServiceGetResponse\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.sandboxd.v1.Session\"/\n\x19SessionServiceListRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"D\n\x1aSessionServiceListResponse\x12&\n\x08sessions\x18\x01 \x03(\x0b\x32\x14.sandboxd.v1.Session\"\x90\x01\n\x1bSessionServiceUpdateRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x1f\n\x04mode\x18\x02 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12\x10\n\x03\x63wd\x18\x03 \x01(\tH\x00\x88\x01\x01\x12\x15\n\x08headless\x18\x04 \x01(\x08H\x01\x88\x01\x01\x42\x06\n\x04_cwdB\x0b\n\t_headless\"E\n\x1cSessionServiceUpdateResponse\x12%\n\x07session\x18\x01 \x01(\x0b\x32\x14.sandboxd.v1.Session\"1\n\x1bSessionServiceDeleteRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x1e\n\x1cSessionServiceDeleteResponse\"g\n\"SessionServiceAddTranscriptRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12-\n\x07\x65ntries\x18\x02 \x03(\x0b\x32\x1c.sandboxd.v1.TranscriptEntry\"p\n\x0fTranscriptEntry\x12(\n\x04user\x18\x01 \x01(\x0b\x32\x18.sandboxd.v1.UserMessageH\x00\x12*\n\ttool_call\x18\x02 \x01(\x0b\x32\x15.sandboxd.v1.ToolCallH\x00\x42\x07\n\x05\x65ntry\"\x1b\n\x0bUserMessage\x12\x0c\n\x04text\x18\x01 \x01(\t\"@\n\x08ToolCall\x12\x0c\n\x04tool\x18\x01 \x01(\t\x12&\n\x05input\x18\x02 \x01(\x0b\x32\x17.google.protobuf.Struct\"?\n#SessionServiceAddTranscriptResponse\x12\x18\n\x10user_message_ids\x18\x01 \x03(\t*\xa4\x01\n\x04Mode\x12\x14\n\x10MODE_UNSPECIFIED\x10\x00\x12\x10\n\x0cMODE_DEFAULT\x10\x01\x12\r\n\tMODE_PLAN\x10\x02\x12\x15\n\x11MODE_ACCEPT_EDITS\x10\x03\x12\x1b\n\x17MODE_BYPASS_PERMISSIONS\x10\x04\x12\x11\n\rMODE_DONT_ASK\x10\x05\x12\r\n\tMODE_AUTO\x10\x06\x12\x0f\n\x0bMODE_BUBBLE\x10\x07\x32\xd0\x04\n\x0eSessionService\x12]\n\x06\x43reate\x12(.sandboxd.v1.SessionServiceCreateRequest\x1a).sandboxd.v1.SessionServiceCreateResponse\x12T\n\x03Get\x12%.sandboxd.v1.SessionServiceGetRequest\x1a&.sandboxd.v1.SessionServiceGetResponse\x12W\n\x04List\x12&.sandboxd.v1.SessionServiceListRequest\x1a\'.sandboxd.v1.SessionServiceListResponse\x12]\n\x06Update\x12(.sandboxd.v1.SessionServiceUpdateRequest\x1a).sandboxd.v1.SessionServiceUpdateResponse\x12]\n\x06\x44\x65lete\x12(.sandboxd.v1.SessionServiceDeleteRequest\x1a).sandboxd.v1.SessionServiceDeleteResponse\x12r\n\rAddTranscript\x12/.sandboxd.v1.SessionServiceAddTranscriptRequest\x1a\x30.sandboxd.v1.SessionServiceAddTranscriptResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,34 +35,44 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_SESSIONSERVICECREATEREQUEST_ENVENTRY']._loaded_options = None
   _globals['_SESSIONSERVICECREATEREQUEST_ENVENTRY']._serialized_options = b'8\001'
-  _globals['_MODE']._serialized_start=1582
-  _globals['_MODE']._serialized_end=1746
-  _globals['_SESSION']._serialized_start=76
-  _globals['_SESSION']._serialized_end=489
-  _globals['_DENIALCOUNTERS']._serialized_start=491
-  _globals['_DENIALCOUNTERS']._serialized_end=557
-  _globals['_SESSIONSERVICECREATEREQUEST']._serialized_start=560
-  _globals['_SESSIONSERVICECREATEREQUEST']._serialized_end=923
-  _globals['_SESSIONSERVICECREATEREQUEST_ENVENTRY']._serialized_start=881
-  _globals['_SESSIONSERVICECREATEREQUEST_ENVENTRY']._serialized_end=923
-  _globals['_SESSIONSERVICECREATERESPONSE']._serialized_start=925
-  _globals['_SESSIONSERVICECREATERESPONSE']._serialized_end=1043
-  _globals['_SESSIONSERVICEGETREQUEST']._serialized_start=1045
-  _globals['_SESSIONSERVICEGETREQUEST']._serialized_end=1091
-  _globals['_SESSIONSERVICEGETRESPONSE']._serialized_start=1093
-  _globals['_SESSIONSERVICEGETRESPONSE']._serialized_end=1159
-  _globals['_SESSIONSERVICELISTREQUEST']._serialized_start=1161
-  _globals['_SESSIONSERVICELISTREQUEST']._serialized_end=1208
-  _globals['_SESSIONSERVICELISTRESPONSE']._serialized_start=1210
-  _globals['_SESSIONSERVICELISTRESPONSE']._serialized_end=1278
-  _globals['_SESSIONSERVICEUPDATEREQUEST']._serialized_start=1281
-  _globals['_SESSIONSERVICEUPDATEREQUEST']._serialized_end=1425
-  _globals['_SESSIONSERVICEUPDATERESPONSE']._serialized_start=1427
-  _globals['_SESSIONSERVICEUPDATERESPONSE']._serialized_end=1496
-  _globals['_SESSIONSERVICEDELETEREQUEST']._serialized_start=1498
-  _globals['_SESSIONSERVICEDELETEREQUEST']._serialized_end=1547
-  _globals['_SESSIONSERVICEDELETERESPONSE']._serialized_start=1549
-  _globals['_SESSIONSERVICEDELETERESPONSE']._serialized_end=1579
-  _globals['_SESSIONSERVICE']._serialized_start=1749
-  _globals['_SESSIONSERVICE']._serialized_end=2225
+  _globals['_MODE']._serialized_start=1991
+  _globals['_MODE']._serialized_end=2155
+  _globals['_SESSION']._serialized_start=106
+  _globals['_SESSION']._serialized_end=519
+  _globals['_DENIALCOUNTERS']._serialized_start=521
+  _globals['_DENIALCOUNTERS']._serialized_end=587
+  _globals['_SESSIONSERVICECREATEREQUEST']._serialized_start=590
+  _globals['_SESSIONSERVICECREATEREQUEST']._serialized_end=953
+  _globals['_SESSIONSERVICECREATEREQUEST_ENVENTRY']._serialized_start=911
+  _globals['_SESSIONSERVICECREATEREQUEST_ENVENTRY']._serialized_end=953
+  _globals['_SESSIONSERVICECREATERESPONSE']._serialized_start=955
+  _globals['_SESSIONSERVICECREATERESPONSE']._serialized_end=1073
+  _globals['_SESSIONSERVICEGETREQUEST']._serialized_start=1075
+  _globals['_SESSIONSERVICEGETREQUEST']._serialized_end=1121
+  _globals['_SESSIONSERVICEGETRESPONSE']._serialized_start=1123
+  _globals['_SESSIONSERVICEGETRESPONSE']._serialized_end=1189
+  _globals['_SESSIONSERVICELISTREQUEST']._serialized_start=1191
+  _globals['_SESSIONSERVICELISTREQUEST']._serialized_end=1238
+  _globals['_SESSIONSERVICELISTRESPONSE']._serialized_start=1240
+  _globals['_SESSIONSERVICELISTRESPONSE']._serialized_end=1308
+  _globals['_SESSIONSERVICEUPDATEREQUEST']._serialized_start=1311
+  _globals['_SESSIONSERVICEUPDATEREQUEST']._serialized_end=1455
+  _globals['_SESSIONSERVICEUPDATERESPONSE']._serialized_start=1457
+  _globals['_SESSIONSERVICEUPDATERESPONSE']._serialized_end=1526
+  _globals['_SESSIONSERVICEDELETEREQUEST']._serialized_start=1528
+  _globals['_SESSIONSERVICEDELETEREQUEST']._serialized_end=1577
+  _globals['_SESSIONSERVICEDELETERESPONSE']._serialized_start=1579
+  _globals['_SESSIONSERVICEDELETERESPONSE']._serialized_end=1609
+  _globals['_SESSIONSERVICEADDTRANSCRIPTREQUEST']._serialized_start=1611
+  _globals['_SESSIONSERVICEADDTRANSCRIPTREQUEST']._serialized_end=1714
+  _globals['_TRANSCRIPTENTRY']._serialized_start=1716
+  _globals['_TRANSCRIPTENTRY']._serialized_end=1828
+  _globals['_USERMESSAGE']._serialized_start=1830
+  _globals['_USERMESSAGE']._serialized_end=1857
+  _globals['_TOOLCALL']._serialized_start=1859
+  _globals['_TOOLCALL']._serialized_end=1923
+  _globals['_SESSIONSERVICEADDTRANSCRIPTRESPONSE']._serialized_start=1925
+  _globals['_SESSIONSERVICEADDTRANSCRIPTRESPONSE']._serialized_end=1988
+  _globals['_SESSIONSERVICE']._serialized_start=2158
+  _globals['_SESSIONSERVICE']._serialized_end=2750
 # @@protoc_insertion_point(module_scope)

@@ -9,6 +9,7 @@ import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import google.protobuf.struct_pb2
 import google.protobuf.timestamp_pb2
 import sys
 import typing
@@ -420,3 +421,110 @@ class SessionServiceDeleteResponse(google.protobuf.message.Message):
     ) -> None: ...
 
 Global___SessionServiceDeleteResponse: typing_extensions.TypeAlias = SessionServiceDeleteResponse
+
+@typing.final
+class SessionServiceAddTranscriptRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    ENTRIES_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """Required."""
+    @property
+    def entries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___TranscriptEntry]:
+        """1 to 200, oldest first. Of each, at most 8,000 characters are kept (head and tail); the oldest go when all together
+        grow beyond 40,000 characters.
+        """
+
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        entries: collections.abc.Iterable[Global___TranscriptEntry] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["entries", b"entries", "session_id", b"session_id"]) -> None: ...
+
+Global___SessionServiceAddTranscriptRequest: typing_extensions.TypeAlias = SessionServiceAddTranscriptRequest
+
+@typing.final
+class TranscriptEntry(google.protobuf.message.Message):
+    """One of the two."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_FIELD_NUMBER: builtins.int
+    TOOL_CALL_FIELD_NUMBER: builtins.int
+    @property
+    def user(self) -> Global___UserMessage: ...
+    @property
+    def tool_call(self) -> Global___ToolCall: ...
+    def __init__(
+        self,
+        *,
+        user: Global___UserMessage | None = ...,
+        tool_call: Global___ToolCall | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["entry", b"entry", "tool_call", b"tool_call", "user", b"user"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["entry", b"entry", "tool_call", b"tool_call", "user", b"user"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["entry", b"entry"]) -> typing.Literal["user", "tool_call"] | None: ...
+
+Global___TranscriptEntry: typing_extensions.TypeAlias = TranscriptEntry
+
+@typing.final
+class UserMessage(google.protobuf.message.Message):
+    """What the user wrote, word for word."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """Required."""
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["text", b"text"]) -> None: ...
+
+Global___UserMessage: typing_extensions.TypeAlias = UserMessage
+
+@typing.final
+class ToolCall(google.protobuf.message.Message):
+    """A tool that the agent called."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOOL_FIELD_NUMBER: builtins.int
+    INPUT_FIELD_NUMBER: builtins.int
+    tool: builtins.str
+    """Required."""
+    @property
+    def input(self) -> google.protobuf.struct_pb2.Struct: ...
+    def __init__(
+        self,
+        *,
+        tool: builtins.str = ...,
+        input: google.protobuf.struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["input", b"input"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["input", b"input", "tool", b"tool"]) -> None: ...
+
+Global___ToolCall: typing_extensions.TypeAlias = ToolCall
+
+@typing.final
+class SessionServiceAddTranscriptResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    USER_MESSAGE_IDS_FIELD_NUMBER: builtins.int
+    @property
+    def user_message_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The ids that verdicts use for the user messages of this call, in order."""
+
+    def __init__(
+        self,
+        *,
+        user_message_ids: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["user_message_ids", b"user_message_ids"]) -> None: ...
+
+Global___SessionServiceAddTranscriptResponse: typing_extensions.TypeAlias = SessionServiceAddTranscriptResponse

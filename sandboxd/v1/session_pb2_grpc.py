@@ -67,6 +67,11 @@ class SessionServiceStub(object):
                 request_serializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceDeleteRequest.SerializeToString,
                 response_deserializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceDeleteResponse.FromString,
                 _registered_method=True)
+        self.AddTranscript = channel.unary_unary(
+                '/sandboxd.v1.SessionService/AddTranscript',
+                request_serializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceAddTranscriptRequest.SerializeToString,
+                response_deserializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceAddTranscriptResponse.FromString,
+                _registered_method=True)
 
 
 class SessionServiceServicer(object):
@@ -123,6 +128,17 @@ class SessionServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def AddTranscript(self, request, context):
+        """Tells what happened in the conversation: what the user wrote, which tools were called. A classifier judges commands by
+        it; nothing else reads it. There is no entry for what the agent wrote, or for what a tool printed, and an entry with
+        unknown fields is refused. Commands that run here are added by the daemon itself. Not idempotent. All or nothing.
+        On success the next command of the session is judged by it. Errors: INVALID_ARGUMENT (an empty entry, too many),
+        PERMISSION_DENIED (agent socket: user messages of a child session, which its parent's agent wrote).
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -150,6 +166,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.Delete,
                     request_deserializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceDeleteRequest.FromString,
                     response_serializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceDeleteResponse.SerializeToString,
+            ),
+            'AddTranscript': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddTranscript,
+                    request_deserializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceAddTranscriptRequest.FromString,
+                    response_serializer=sandboxd_dot_v1_dot_session__pb2.SessionServiceAddTranscriptResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -295,6 +316,33 @@ class SessionService(object):
             '/sandboxd.v1.SessionService/Delete',
             sandboxd_dot_v1_dot_session__pb2.SessionServiceDeleteRequest.SerializeToString,
             sandboxd_dot_v1_dot_session__pb2.SessionServiceDeleteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddTranscript(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sandboxd.v1.SessionService/AddTranscript',
+            sandboxd_dot_v1_dot_session__pb2.SessionServiceAddTranscriptRequest.SerializeToString,
+            sandboxd_dot_v1_dot_session__pb2.SessionServiceAddTranscriptResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -105,7 +105,23 @@ _SessionServiceDeleteType = typing_extensions.TypeVar(
     ],
 )
 
-class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServiceGetType, _SessionServiceListType, _SessionServiceUpdateType, _SessionServiceDeleteType]):
+_SessionServiceAddTranscriptType = typing_extensions.TypeVar(
+    '_SessionServiceAddTranscriptType',
+    grpc.UnaryUnaryMultiCallable[
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse,
+    ],
+)
+
+class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServiceGetType, _SessionServiceListType, _SessionServiceUpdateType, _SessionServiceDeleteType, _SessionServiceAddTranscriptType]):
     """Sessions: one agent's conversation, with its workspace, directory, mode and rules.
 
     Agent socket: Create gives the session and a 128-bit secret; every later call about that session carries it in the
@@ -138,6 +154,10 @@ class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServi
             sandboxd.v1.session_pb2.SessionServiceDeleteRequest,
             sandboxd.v1.session_pb2.SessionServiceDeleteResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+            sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -161,6 +181,10 @@ class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServi
         grpc.aio.UnaryUnaryMultiCallable[
             sandboxd.v1.session_pb2.SessionServiceDeleteRequest,
             sandboxd.v1.session_pb2.SessionServiceDeleteResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+            sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -190,6 +214,14 @@ class SessionServiceStub(typing.Generic[_SessionServiceCreateType, _SessionServi
     success nothing of them runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
     """
 
+    AddTranscript: _SessionServiceAddTranscriptType
+    """Tells what happened in the conversation: what the user wrote, which tools were called. A classifier judges commands by
+    it; nothing else reads it. There is no entry for what the agent wrote, or for what a tool printed, and an entry with
+    unknown fields is refused. Commands that run here are added by the daemon itself. Not idempotent. All or nothing.
+    On success the next command of the session is judged by it. Errors: INVALID_ARGUMENT (an empty entry, too many),
+    PERMISSION_DENIED (agent socket: user messages of a child session, which its parent's agent wrote).
+    """
+
 SessionServiceAsyncStub: typing_extensions.TypeAlias = SessionServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         sandboxd.v1.session_pb2.SessionServiceCreateRequest,
@@ -210,6 +242,10 @@ SessionServiceAsyncStub: typing_extensions.TypeAlias = SessionServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         sandboxd.v1.session_pb2.SessionServiceDeleteRequest,
         sandboxd.v1.session_pb2.SessionServiceDeleteResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+        sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse,
     ],
 ]
 
@@ -273,6 +309,19 @@ class SessionServiceServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[sandboxd.v1.session_pb2.SessionServiceDeleteResponse, collections.abc.Awaitable[sandboxd.v1.session_pb2.SessionServiceDeleteResponse]]:
         """Ends a session and the children that do not outlive it: cancels their executions, denies their pending approvals. On
         success nothing of them runs any more. Not idempotent: a second call answers NOT_FOUND, which a retry may take for success.
+        """
+
+    @abc.abstractmethod
+    def AddTranscript(
+        self,
+        request: sandboxd.v1.session_pb2.SessionServiceAddTranscriptRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse, collections.abc.Awaitable[sandboxd.v1.session_pb2.SessionServiceAddTranscriptResponse]]:
+        """Tells what happened in the conversation: what the user wrote, which tools were called. A classifier judges commands by
+        it; nothing else reads it. There is no entry for what the agent wrote, or for what a tool printed, and an entry with
+        unknown fields is refused. Commands that run here are added by the daemon itself. Not idempotent. All or nothing.
+        On success the next command of the session is judged by it. Errors: INVALID_ARGUMENT (an empty entry, too many),
+        PERMISSION_DENIED (agent socket: user messages of a child session, which its parent's agent wrote).
         """
 
 def add_SessionServiceServicer_to_server(servicer: SessionServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
