@@ -122,7 +122,7 @@ class _Line:
         if any(assignment.name in ("HOME", "PWD") for command in script.subcommands for assignment in command.assignments):
             self.known = ()
         about = _hints(script, hints, Place(bases, self.context.home, self.known))
-        self.counters = _counters(script)
+        self.counters = frozenset(filter(self.tables.environment.ordinary, _counters(script)))
         feeds: dict[int, tuple[str, ...]] = {}
         home = self.context.home
         place = Place(bases, home, self.known, about)
@@ -148,7 +148,7 @@ class _Line:
         counts = command.kind is CommandKind.ARITHMETIC and _counter(command) in self.counters
         context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span)
         found = infer(command, context)
-        self.clean = self.clean and (found.clean_env or bool(command.assignments))
+        self.clean = self.clean and found.lasting
         effects = found.effects if not self.links else self._through_links(found.effects)
         self._remember_links(found, place)
         if found.levels:

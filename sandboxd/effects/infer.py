@@ -71,6 +71,7 @@ class Inferred(NamedTuple):
     links: tuple[tuple[Word, Word], ...] = ()
     program: str = ""
     levels: tuple[str, ...] = ()
+    lasting: bool = True  # whether the environment of what follows is known to be harmless
 
 
 def infer(command: Subcommand, context: Context) -> Inferred:
@@ -87,6 +88,7 @@ class _Inference:
         self.nested: list[Nested] = []
         self.links: list[tuple[Word, Word]] = []
         self.clean = True
+        self.lasting = True
         self.wrapper = ""
         self.program = ""
         self.levels: list[str] = []
@@ -115,7 +117,14 @@ class _Inference:
         if self.context.span is not None:
             effects = tuple(replace(effect, span=self.context.span) for effect in effects)
         return Inferred(
-            effects, tuple(self.nested), self.wrapper, self.clean, tuple(self.links), self.program, tuple(self.levels)
+            effects,
+            tuple(self.nested),
+            self.wrapper,
+            self.clean,
+            tuple(self.links),
+            self.program,
+            tuple(self.levels),
+            self.lasting,
         )
 
     def _opaque(self, code: str, because: str, span: Span, detail: str = "", pieces: tuple[str, ...] = ()) -> None:
@@ -141,7 +150,7 @@ class _Inference:
             if word.flags:
                 self._flags(word)
         name = assignment.name
-        before = bool(self.command.argv)
+        before = bool(self.command.argv) and self.command.kind is CommandKind.SIMPLE
         environment = self.context.environment
         if name == "IFS" and _reads_line(self.command):
             return
@@ -150,6 +159,7 @@ class _Inference:
         allowed = environment.harmless(name, assignment.value) if before else environment.ordinary(name)
         if not allowed:
             self.clean = False
+            self.lasting = self.lasting and before
             pieces = tuple(piece for word in words for piece in fragments(word, self.place))
             self._opaque("env.unlisted", f"env.{name}", assignment.span, name, pieces)
         elif not before:
@@ -162,7 +172,11 @@ class _Inference:
         if redirect.op in _HERE:
             return
         if isinstance(redirect.fd, str):
-            self.effects.append(Effect(EffectKind.ENV, "redirect.fd", redirect.span, redirect.fd))
+            if self.context.environment.ordinary(redirect.fd):
+                self.effects.append(Effect(EffectKind.ENV, "redirect.fd", redirect.span, redirect.fd))
+            else:
+                self.lasting = False
+                self._opaque("env.unlisted", "redirect.fd", redirect.span, redirect.fd)
         if redirect.writes:
             act = _REDIRECT_ROLES[redirect.op]
         elif redirect.reads or (redirect.op is RedirectOp.DUP_IN and not _is_descriptor(word)):
@@ -232,6 +246,7 @@ class _Inference:
         self.nested.extend(call.nested)
         self.links.extend(call.links)
         self.clean = self.clean and call.clean
+        self.lasting = self.lasting and call.clean
 
 
 def _reads_line(command: Subcommand) -> bool:

@@ -158,6 +158,10 @@ def _command(call: Call) -> None:
 
 
 def _exec(call: Call) -> None:
+    if call.parsed.has("-c"):
+        # What protects a run is environment too (env -i).
+        call.clean = False
+        call.opaque("env.unlisted", "exec.-c", call.span, "an empty environment", call.mentions())
     if call.parsed.operands:
         call.nest(tuple(call.parsed.operands), "exec", appended=call.appended)
 
