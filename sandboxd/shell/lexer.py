@@ -277,6 +277,8 @@ class Lexer(ABC):
 
     def _process(self, pos: int, pieces: list[Piece]) -> int:
         frame, end = self.frame(pos + 2, ")")
+        if not frame.statements:
+            raise self.refuse("unparsed.ambiguous", pos, end, "an empty process substitution leaves no word")
         if _CASE.search(self.text, pos, end):
             # bash finds the end of this form a second time, and then takes the parenthesis of a pattern for it.
             raise self.refuse("unparsed.ambiguous", pos, end, "`case` inside a process substitution")
