@@ -44,6 +44,7 @@ class PolicySettings:
 class SessionSettings:
     max_mode: tuple[Mode, ...] = (Mode.DEFAULT, Mode.PLAN, Mode.DONT_ASK)  # modes the agent socket may ask for
     roots: tuple[str, ...] = ("~",)  # workspaces of the agent socket must lie below one of these
+    profiles: tuple[str, ...] = ("workspace", "read-only", "ci", "build")  # those it may name, besides the default one
     env: tuple[str, ...] = ("LANG", "TZ", "NO_COLOR", "CI")  # names the agent socket may set
     max_sessions: int = 1000
     max_parallel: int = 10  # read-only commands of one session at once

@@ -187,6 +187,10 @@ class Sessions:
             raise Forbidden(f"mode `{spec.mode.value}` needs the admin socket", field="mode", fix=f"use one of {allowed}")
         if (spec.allow and parent is None) or spec.additional:
             raise Forbidden("allow rules and additional directories need the admin socket", field="allow", fix="leave them out")
+        if parent is None and spec.profile not in ("", self.config.isolation.profile, *limits.profiles):
+            raise Forbidden(
+                f"profile `{spec.profile}` needs the admin socket", field="profile", fix="add it to `sessions.profiles`"
+            )
         for name, _ in spec.env:
             if name not in limits.env:
                 raise Forbidden(f"environment name `{name}` is not allowed", field="env", fix="add it to `sessions.env`")

@@ -296,7 +296,8 @@ def search(query: str, tools: Iterable[Tool], most: int) -> tuple[Tool, ...]:
     if query.startswith("select:"):
         wanted = [name.strip() for name in query.removeprefix("select:").split(",")]
         named = {name: tool for tool in tools for name in (tool.name, *tool.aliases)}
-        return tuple(dict.fromkeys(named[name] for name in wanted if name in named))[:most]
+        found = {named[name].name: named[name] for name in wanted if name in named}
+        return tuple(found.values())[:most]
     words = _words(query)
     if not words:
         raise RequestError("the query holds no word", field="query", fix="describe what the tool is to do, or `select:NAME`")

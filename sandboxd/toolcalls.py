@@ -27,18 +27,22 @@ from sandboxd.model import (
     Effect,
     EffectKind,
     Inputs,
+    RuleSet,
+    Scope,
     Sensitivity,
     Span,
     Subcommand,
+    Tool,
     ToolCall,
 )
 from sandboxd.paths import expand_home, has_dotdot, is_within, join, strip_proc_root
 from sandboxd.policy.patterns import as_glob
 from sandboxd.policy.rules import index_rules
-from sandboxd.policy.verdicts import place_of
+from sandboxd.policy.verdicts import judge_rules, place_of
 from sandboxd.sensitive import SECRET_PATHS, pattern_sensitivity, sensitivity
 
 BASH = "Bash"
+AMBIGUOUS = "tool.ambiguous"  # the code of what only a human may let pass (policy.safety)
 HOST_TMP = "/tmp"  # noqa: S108  where it may read, as every command may
 MAX_SHOWN = 400  # characters of an input that stand in a message and in the record
 MAX_STRINGS = 1_000  # strings of an opaque tool's input that are looked at
@@ -93,7 +97,7 @@ class _Place:
         """Reading `path`; `name` is a pattern that the names of what is read below it have."""
         for target in self.locate(path):
             if target is None:
-                yield self.effect(EffectKind.READ, None, fragments=(path,), recursive=recursive)
+                yield self.effect(EffectKind.READ, None, code=AMBIGUOUS, fragments=(path,), recursive=recursive)
                 continue
             secret = sensitivity(target, self.home)
             if name and secret is Sensitivity.NONE:
@@ -138,7 +142,7 @@ def _glob(given: Mapping[str, Any], at: _Place) -> Iterator[Effect]:
             break
         literal.append(piece)
     if ".." in pieces[len(literal) :]:
-        yield at.effect(EffectKind.READ, None, fragments=(pattern,), recursive=True)
+        yield at.effect(EffectKind.READ, None, code=AMBIGUOUS, fragments=(pattern,), recursive=True)
     head = "/".join(literal) or ("/" if pattern.startswith("/") else "")
     base = given.get("path") or at.cwd
     whole = head if head.startswith(("/", "~")) else f"{base}/{head}" if head else base
@@ -151,7 +155,10 @@ def _fetch(given: Mapping[str, Any], at: _Place) -> Iterator[Effect]:
     if target is None and not url.strip().casefold().startswith(("http:", "https:")):
         yield at.effect(EffectKind.OPAQUE, None, code="tool.url", detail="an address that is not http or https")
         return
-    yield at.effect(EffectKind.NETWORK, target, direction=Direction.FETCH, fragments=() if target else (url,))
+    if target is None:
+        yield at.effect(EffectKind.NETWORK, None, code=AMBIGUOUS, direction=Direction.FETCH, fragments=(url,))
+    else:
+        yield at.effect(EffectKind.NETWORK, target, direction=Direction.FETCH)
 
 
 def _search(given: Mapping[str, Any], at: _Place) -> Iterator[Effect]:
@@ -302,3 +309,9 @@ def withheld(inputs: Inputs) -> tuple[str, ...]:
 
 def _meets(path: str, roots: Iterable[str]) -> bool:
     return any(is_within(path, root) for root in roots)
+
+
+def denied(tool: Tool, rules: RuleSet, scope: Scope) -> bool:
+    """Whether rules deny a tool whatever it is called with."""
+    nothing = Analysis("", scope.workspace, ())
+    return bool(judge_rules(Inputs(nothing, rules, scope, tool=tool.name, aliases=tool.aliases)).tool_denies)

@@ -247,6 +247,24 @@ def result(value: model.Result) -> execution_pb2.Result:
     )
 
 
+def tool(value: model.Tool) -> admin_pb2.Tool:
+    out = admin_pb2.Tool(
+        name=value.name,
+        description=value.description,
+        aliases=value.aliases,
+        read_only=value.read_only,
+        concurrency_safe=value.concurrency_safe,
+        destructive=value.destructive,
+        classifier_input=value.classifier_input,
+        interrupt_behavior=execution_pb2.INTERRUPT_BEHAVIOR_CANCEL if value.cancels else execution_pb2.INTERRUPT_BEHAVIOR_BLOCK,
+        max_result_chars=value.max_result_chars,
+        deferred=value.deferred,
+        search_hint=value.search_hint,
+    )
+    out.input_schema.update(value.schema)
+    return out
+
+
 def model_text(value: model.ModelText | None) -> execution_pb2.ModelText | None:
     if value is None:
         return None

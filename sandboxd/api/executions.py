@@ -7,11 +7,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from typing import Any
 
-from sandboxd import batches, model
+from sandboxd import batches, model, toolbox, toolcalls
 from sandboxd.api import convert, requests
 from sandboxd.api.access import Access, followed
 from sandboxd.batches import BatchRun
-from sandboxd.errors import NotFound, NotYet, RequestError, SandboxdError
+from sandboxd.errors import NotFound, RequestError, SandboxdError
 from sandboxd.run.execution import Execution
 from sandboxd.v1 import execution_pb2 as pb
 from sandboxd.v1 import execution_pb2_grpc
@@ -34,12 +34,25 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         return pb.ExecutionServiceCheckCommandResponse(
             decision=convert.decision(checked.decision, request.command.text),
             analysis=convert.analysis(checked.judged.analysis),
+            decision_id=checked.decision_id,
         )
 
     async def CheckToolUse(
         self, request: pb.ExecutionServiceCheckToolUseRequest, context: Any
     ) -> pb.ExecutionServiceCheckToolUseResponse:
-        raise NotYet("judging the use of tools other than Bash comes with a later version", fix="use CheckCommand for commands")
+        session = self._access.session(request.session_id, context)
+        call = toolbox.call(requests.required(request.tool, "tool"), requests.plain(request.input), session.tools)
+        if call.name == toolcalls.BASH:
+            checked = await self._engine.check(requests.bash_request(session.id, call), session)
+        else:
+            checked = await self._engine.check(model.Request(toolcalls.shown(call), session.id), session, call)
+        return pb.ExecutionServiceCheckToolUseResponse(
+            decision=convert.decision(checked.decision, checked.judged.analysis.text),
+            analysis=convert.analysis(checked.judged.analysis),
+            decision_id=checked.decision_id,
+            text=checked.judged.analysis.text,
+            exclude=() if call.name == toolcalls.BASH else toolcalls.withheld(checked.judged.inputs),
+        )
 
     async def Start(
         self, request: pb.ExecutionServiceStartRequest, context: Any

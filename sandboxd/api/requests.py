@@ -3,13 +3,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, TypeVar
+
+from google.protobuf.struct_pb2 import Struct, Value
 
 from sandboxd import model
 from sandboxd.api import convert
 from sandboxd.errors import RequestError
 from sandboxd.sessions import SessionSpec
-from sandboxd.v1 import execution_pb2, profile_pb2, session_pb2
+from sandboxd.toolbox import Format
+from sandboxd.v1 import admin_pb2, execution_pb2, profile_pb2, session_pb2
 
 _T = TypeVar("_T")
 
@@ -18,6 +22,7 @@ MAX_ID = 128  # characters of a caller's request_id
 
 _SCOPES = ("once", "once", "session", "always")  # by wire number
 _MODE: dict[int, model.Mode] = {number: member for member, number in convert.MODE.items() if number}
+_FORMAT: dict[int, Format] = {admin_pb2.TOOL_FORMAT_ANTHROPIC: Format.ANTHROPIC, admin_pb2.TOOL_FORMAT_OPENAI: Format.OPENAI}
 _BEHAVIOR: dict[int, model.Behavior] = {number: member for member, number in convert.BEHAVIOR.items() if number}
 
 
@@ -75,6 +80,63 @@ def check_request(message: execution_pb2.ExecutionServiceCheckCommandRequest) ->
     return _request(message.session_id, message.command)
 
 
+def bash_request(session_id: str, call: model.ToolCall) -> model.Request:
+    """The use of the tool Bash as the command that it is. Its time-out counts milliseconds."""
+    given = call.input
+    timeout = given.get("timeout")
+    return model.Request(
+        given["command"],
+        session_id,
+        timeout=None if timeout is None else timeout / 1000,
+        background=bool(given.get("run_in_background")),
+        unsandboxed=bool(given.get("dangerouslyDisableSandbox")),
+    )
+
+
+def tool(message: admin_pb2.Tool) -> model.Tool:
+    return model.Tool(
+        name=message.name,
+        description=message.description,
+        schema=plain(message.input_schema),
+        aliases=tuple(message.aliases),
+        read_only=message.read_only,
+        concurrency_safe=message.concurrency_safe,
+        destructive=message.destructive,
+        classifier_input=tuple(message.classifier_input),
+        cancels=cancels(message.interrupt_behavior),
+        max_result_chars=message.max_result_chars if message.HasField("max_result_chars") else None,
+        deferred=message.deferred,
+        search_hint=message.search_hint,
+    )
+
+
+def tool_format(number: int) -> Format:
+    return Format.ANTHROPIC if number == 0 else _member(_FORMAT, number, "format")
+
+
+def plain(message: Struct) -> dict[str, Any]:
+    """A Struct as plain values; whole numbers are integers. Raises RequestError for a number that is none."""
+    return {name: _plain(value) for name, value in message.fields.items()}
+
+
+def _plain(value: Value) -> Any:
+    match value.WhichOneof("kind"):
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "number_value":
+            number = value.number_value
+            if not math.isfinite(number):
+                raise RequestError(f"`{number}` is no number of JSON", field="input", fix="send a finite one")
+            return int(number) if number.is_integer() else number
+        case "struct_value":
+            return plain(value.struct_value)
+        case "list_value":
+            return [_plain(each) for each in value.list_value.values]
+    return None
+
+
 def start_request(message: execution_pb2.ExecutionServiceStartRequest) -> model.Request:
     if len(message.request_id) > MAX_ID:
         raise RequestError(
@@ -119,6 +181,13 @@ def profile_text(message: profile_pb2.ProfileServiceValidateRequest) -> str:
     if len(message.text) > MAX_DATA:
         raise RequestError(f"the profile has more than {MAX_DATA} characters", field="text", fix="shorten it")
     return message.text
+
+
+def most(number: int, default: int, limit: int) -> int:
+    """How many results are wanted."""
+    if number > limit:
+        raise RequestError(f"`{number}` are too many results", field="max_results", fix=f"ask for at most {limit}")
+    return number or default
 
 
 def page(size: int, token: str) -> tuple[int, int | None]:

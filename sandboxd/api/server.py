@@ -12,7 +12,7 @@ from grpc_reflection.v1alpha import reflection
 from sandboxd.api.access import Access
 from sandboxd.api.executions import Executions
 from sandboxd.api.interceptors import Guard
-from sandboxd.api.services import Admin, Approvals, Decisions, Profiles, Sessions
+from sandboxd.api.services import Admin, Approvals, Decisions, Profiles, Sessions, Tools
 from sandboxd.engine import Engine
 from sandboxd.sessions import Role
 from sandboxd.v1 import (
@@ -28,6 +28,8 @@ from sandboxd.v1 import (
     profile_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
+    tool_pb2,
+    tool_pb2_grpc,
 )
 
 STOP_GRACE = 1.0  # seconds that open calls get once the engine has drained
@@ -41,6 +43,7 @@ _SERVICES = tuple(
         (profile_pb2, "ProfileService"),
         (decision_pb2, "DecisionService"),
         (admin_pb2, "AdminService"),
+        (tool_pb2, "ToolService"),
     )
 )
 _HEALTH = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
@@ -91,6 +94,7 @@ def build_server(engine: Engine, role: Role, address: str) -> Server:
     profile_pb2_grpc.add_ProfileServiceServicer_to_server(Profiles(access), server)
     decision_pb2_grpc.add_DecisionServiceServicer_to_server(Decisions(access), server)
     admin_pb2_grpc.add_AdminServiceServicer_to_server(Admin(access), server)
+    tool_pb2_grpc.add_ToolServiceServicer_to_server(Tools(access), server)
     servicer = health.aio.HealthServicer()
     health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
     reflection.enable_server_reflection((*_SERVICES, _HEALTH, reflection.SERVICE_NAME), server)

@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from sandboxd import toolbox
 from sandboxd.api import convert, requests, transcripts
 from sandboxd.api.access import Access, followed, secret
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
 from sandboxd.engine import State
-from sandboxd.errors import ConfigError, NotFound, NotYet, ProfileError
+from sandboxd.errors import ConfigError, NotFound, ProfileError
 from sandboxd.isolation import profiles
 from sandboxd.model import Mode
 from sandboxd.record.audit import DecisionRow
@@ -31,6 +32,8 @@ from sandboxd.v1 import (
     profile_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
+    tool_pb2,
+    tool_pb2_grpc,
 )
 
 
@@ -185,8 +188,27 @@ class Decisions(decision_pb2_grpc.DecisionServiceServicer):
                     yield decision_pb2.DecisionServiceWatchResponse(decision=_decision(row))
 
 
+class Tools(tool_pb2_grpc.ToolServiceServicer):
+    def __init__(self, access: Access) -> None:
+        self._access = access
+        self._engine = access.engine
+
+    async def Register(self, request: tool_pb2.ToolServiceRegisterRequest, context: Any) -> tool_pb2.ToolServiceRegisterResponse:
+        session = self._access.session(request.session_id, context)
+        session.declare(tuple(map(requests.tool, request.tools)), tuple(request.remove))
+        return tool_pb2.ToolServiceRegisterResponse(names=[tool.name for tool in session.tools])
+
+    async def Search(self, request: tool_pb2.ToolServiceSearchRequest, context: Any) -> tool_pb2.ToolServiceSearchResponse:
+        session = self._access.session(request.session_id, context)
+        query, most = requests.required(request.query, "query"), requests.most(request.max_results, 5, toolbox.MAX_FOUND)
+        style = requests.tool_format(request.format)
+        tools = toolbox.search(query, (tool for tool in self._engine.tools(session) if tool.deferred), most)
+        return tool_pb2.ToolServiceSearchResponse(tools=map(convert.tool, tools), json=toolbox.as_json(tools, style))
+
+
 class Admin(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, access: Access) -> None:
+        self._access = access
         self._engine = access.engine
 
     async def GetStatus(
@@ -220,7 +242,10 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
     async def DescribeTools(
         self, request: admin_pb2.AdminServiceDescribeToolsRequest, context: Any
     ) -> admin_pb2.AdminServiceDescribeToolsResponse:
-        raise NotYet("descriptions of tools come with a later version", fix="describe your Bash tool yourself")
+        session = self._access.session(request.session_id, context)
+        style = requests.tool_format(request.format)
+        tools = [tool for tool in self._engine.tools(session) if request.include_deferred or not tool.deferred]
+        return admin_pb2.AdminServiceDescribeToolsResponse(tools=map(convert.tool, tools), json=toolbox.as_json(tools, style))
 
 
 _STATE = {state: admin_pb2.DaemonState.Value(f"DAEMON_STATE_{state.name}") for state in State}

@@ -8,15 +8,17 @@ import json
 import os
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
+from sandboxd import toolbox, toolcalls
 from sandboxd.cli import report, terminal, text
 from sandboxd.cli.main import USAGE
 from sandboxd.config import Directories, directories, load
 from sandboxd.effects.tables import Tables
 from sandboxd.errors import RequestError
 from sandboxd.judge import Judged, Question, judge
-from sandboxd.model import Behavior, CommandKind, Rule, RuleSet, Scope, Session, Source
+from sandboxd.model import Behavior, CommandKind, Rule, RuleSet, Scope, Session, Source, ToolCall
 from sandboxd.policy.rules import parse_rule
 from sandboxd.sessions import Role, SessionSpec, SessionState, enclosing_repository
 
@@ -32,6 +34,8 @@ def configure(parser: argparse.ArgumentParser) -> None:
         "({id, cmd} and perhaps cwd), one answer a line; 0 when all were answered, 2 on bad input."
     )
     parser.add_argument("text", nargs="*", metavar="TEXT", help="the command; several words are quoted and joined")
+    parser.add_argument("--tool", metavar="NAME", help="judge the use of a tool instead, as in --tool Edit")
+    parser.add_argument("--input", metavar="JSON", help="with --tool: what it is called with, a JSON object")
     parser.add_argument("--jsonl", action="store_true", help="judge many commands: JSON lines in, JSON lines out")
     parser.add_argument("--workspace", metavar="DIR", help="look into this workspace (default: as `run` does; --jsonl: at none)")
     parser.add_argument("--cwd", metavar="DIR", help="where the command would start (default: here)")
@@ -46,13 +50,34 @@ def run(options: argparse.Namespace) -> int:
         if options.text:
             raise RequestError("--jsonl reads commands from standard input", field="TEXT", fix="leave the command out")
         return _many(options)
-    command = text.command_text(options.text)
-    judged = judge(_question(command, options))
+    if options.tool is None and options.input is not None:
+        raise RequestError("--input belongs to a tool", field="--input", fix="name it with --tool")
+    call = None if options.tool is None else _call(options)
+    if call is None:
+        judged = judge(_question(text.command_text(options.text), options))
+    elif call.name == toolcalls.BASH:
+        judged = judge(_question(call.input["command"], options))
+    else:
+        judged = judge(replace(_question(toolcalls.shown(call), options), call=call))
     if options.output == "json":
         terminal.print_json({**_answer(judged), "message": judged.decision.message, "flip": judged.decision.flip})
     else:
         print(_explain(judged, on=terminal.colourful(sys.stdout), verbose=options.verbose))
     return _EXIT[judged.decision.behavior]
+
+
+def _call(options: argparse.Namespace) -> ToolCall:
+    """The use of a tool that the options name. Raises RequestError for an input that is none."""
+    if options.text:
+        raise RequestError("--tool judges no command", field="TEXT", fix="leave the command out")
+    try:
+        given = json.loads(options.input or "{}")
+        json.dumps(given, ensure_ascii=False).encode()
+    except ValueError as error:
+        raise RequestError(f"not a JSON object: {error}", field="--input", fix='write {"name": "value"}') from None
+    if not isinstance(given, dict):
+        raise RequestError("not a JSON object", field="--input", fix='write {"name": "value"}')
+    return toolbox.call(options.tool, given, ())
 
 
 def _question(command: str, options: argparse.Namespace) -> Question:

@@ -17,6 +17,7 @@
 from sandboxd.client.aio import Answer, Ask, AsyncClient, AsyncExecution, AsyncSession, SessionBatch
 from sandboxd.client.batch import BatchEvent, BatchResult, BatchText, ExternalCancel, ExternalStart, Outcome
 from sandboxd.client.blocking import Client, Execution, Session
+from sandboxd.client.tools import Described
 from sandboxd.client.values import (
     Approval,
     Check,
@@ -27,7 +28,9 @@ from sandboxd.client.values import (
     Run,
     SessionInfo,
     Settled,
+    ToolCheck,
 )
+from sandboxd.model import Tool
 
 __all__ = [
     "Answer",
@@ -43,6 +46,7 @@ __all__ = [
     "Client",
     "DaemonStatus",
     "DecisionRecord",
+    "Described",
     "Execution",
     "ExecutionInfo",
     "ExternalCancel",
@@ -54,4 +58,6 @@ __all__ = [
     "SessionBatch",
     "SessionInfo",
     "Settled",
+    "Tool",
+    "ToolCheck",
 ]

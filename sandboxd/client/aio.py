@@ -18,6 +18,7 @@ from sandboxd.client import address as addresses
 from sandboxd.client import decode, values
 from sandboxd.client.batch import AsyncBatch
 from sandboxd.client.failure import translate
+from sandboxd.client.tools import AsyncTools
 from sandboxd.errors import Exhausted, NotFound, RequestError, Unavailable
 from sandboxd.model import (
     UNLIMITED,
@@ -49,6 +50,7 @@ from sandboxd.v1 import (
     profile_pb2_grpc,
     session_pb2,
     session_pb2_grpc,
+    tool_pb2_grpc,
 )
 
 SECRET_KEY = "sandboxd-session-secret"  # noqa: S105  the name of a metadata key
@@ -141,6 +143,7 @@ class AsyncClient:
         self._profiles = profile_pb2_grpc.ProfileServiceStub(channel)
         self._decisions = decision_pb2_grpc.DecisionServiceStub(channel)
         self._administration = admin_pb2_grpc.AdminServiceStub(channel)
+        self._tools = tool_pb2_grpc.ToolServiceStub(channel)
 
     async def close(self) -> None:
         """End the default session and close the channel; commands that nobody keeps are cancelled. Idempotent."""
@@ -216,6 +219,13 @@ class AsyncClient:
         """A session that exists already; the agent socket needs its secret."""
         answer = await self._call(self._sessions.Get, session_pb2.SessionServiceGetRequest(session_id=session_id), secret)
         return AsyncSession(self, values.session_info(answer.session), secret)
+
+    async def attach_execution(
+        self, execution_id: str, session_id: str = "", secret: str = "", *, from_sequence: int = 1
+    ) -> AsyncExecution:
+        """Follow an execution whose session may have gone with an earlier daemon; the agent socket needs its id and secret."""
+        session = AsyncSession(self, values.unknown_session(session_id), secret)
+        return await session.attach(execution_id, from_sequence=from_sequence)
 
     async def executions(self) -> tuple[values.ExecutionInfo, ...]:
         answer = await self._call(self._executions.List, execution_pb2.ExecutionServiceListRequest())
@@ -336,7 +346,7 @@ class AsyncClient:
         await self.resolve(event.approval_id, said if isinstance(said, Answer) else Answer(bool(said)))
 
 
-class AsyncSession:
+class AsyncSession(AsyncTools):
     """One conversation: a workspace, a directory that follows `cd`, a mode, rules. Leaving `async with` deletes it."""
 
     def __init__(self, client: AsyncClient, info: values.SessionInfo, secret: str) -> None:
@@ -423,7 +433,8 @@ class AsyncSession:
             self._client._executions.CheckCommand,
             execution_pb2.ExecutionServiceCheckCommandRequest(session_id=self.id, command=_command(text, cwd)),
         )
-        return values.Check(decode.decision(answer.decision, text), decode.analysis(answer.analysis, text, cwd or self.info.cwd))
+        analysis = decode.analysis(answer.analysis, text, cwd or self.info.cwd)
+        return values.Check(decode.decision(answer.decision, text), analysis, answer.decision_id)
 
     async def update(
         self, *, mode: Mode | str | None = None, cwd: str | None = None, headless: bool | None = None

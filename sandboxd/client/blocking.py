@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from sandboxd.client import aio, values
 from sandboxd.client.aio import Answer, Ask
-from sandboxd.model import Behavior, Event, Mode, ModelText, Profile, WindowSize
+from sandboxd.client.tools import Described, Format
+from sandboxd.model import Behavior, Event, Mode, ModelText, Profile, Tool, WindowSize
 
 _T = TypeVar("_T")
 
@@ -177,6 +178,22 @@ class Session:
     def check(self, text: str, *, cwd: str | None = None) -> values.Check:
         check: values.Check = self._do(self._session.check(text, cwd=cwd))
         return check
+
+    def check_tool(self, tool: str, input: Mapping[str, Any]) -> values.ToolCheck:
+        check: values.ToolCheck = self._do(self._session.check_tool(tool, input))
+        return check
+
+    def declare_tools(self, tools: Iterable[Tool] = (), *, remove: Iterable[str] = ()) -> tuple[str, ...]:
+        names: tuple[str, ...] = self._do(self._session.declare_tools(tools, remove=remove))
+        return names
+
+    def search_tools(self, query: str, *, most: int = 0, style: Format = "anthropic") -> Described:
+        found: Described = self._do(self._session.search_tools(query, most=most, style=style))
+        return found
+
+    def describe_tools(self, style: Format = "anthropic", *, deferred: bool = False) -> Described:
+        described: Described = self._do(self._session.describe_tools(style, deferred=deferred))
+        return described
 
     def update(
         self, *, mode: Mode | str | None = None, cwd: str | None = None, headless: bool | None = None

@@ -7,15 +7,18 @@ A number that this version does not know comes from a newer daemon and is read a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from itertools import accumulate
 from typing import Any
 
+from google.protobuf import json_format
 from google.protobuf.duration_pb2 import Duration
+from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from sandboxd import model
+from sandboxd.errors import RequestError
 from sandboxd.v1 import admin_pb2, analysis_pb2, execution_pb2, profile_pb2, session_pb2
 
 
@@ -212,6 +215,50 @@ def result(message: execution_pb2.Result) -> model.Result:
         notes=tuple(message.notes),
         spill_path=message.spill_path,
     )
+
+
+def tool(message: admin_pb2.Tool) -> model.Tool:
+    return model.Tool(
+        name=message.name,
+        description=message.description,
+        schema=json_format.MessageToDict(message.input_schema),
+        aliases=tuple(message.aliases),
+        read_only=message.read_only,
+        concurrency_safe=message.concurrency_safe,
+        destructive=message.destructive,
+        classifier_input=tuple(message.classifier_input),
+        cancels=message.interrupt_behavior == execution_pb2.INTERRUPT_BEHAVIOR_CANCEL,
+        max_result_chars=message.max_result_chars if message.HasField("max_result_chars") else None,
+        deferred=message.deferred,
+        search_hint=message.search_hint,
+    )
+
+
+def tool_message(value: model.Tool) -> admin_pb2.Tool:
+    """What declares a tool."""
+    cancels = execution_pb2.INTERRUPT_BEHAVIOR_CANCEL if value.cancels else execution_pb2.INTERRUPT_BEHAVIOR_BLOCK
+    return admin_pb2.Tool(
+        name=value.name,
+        description=value.description,
+        input_schema=struct(value.schema, "tools.input_schema"),
+        aliases=value.aliases,
+        read_only=value.read_only,
+        concurrency_safe=value.concurrency_safe,
+        destructive=value.destructive,
+        classifier_input=value.classifier_input,
+        interrupt_behavior=cancels,
+        max_result_chars=value.max_result_chars,
+        deferred=value.deferred,
+        search_hint=value.search_hint,
+    )
+
+
+def struct(values: Mapping[str, Any], field: str) -> Struct:
+    """Plain values as a Struct. Raises RequestError for what JSON has not."""
+    try:
+        return json_format.ParseDict(dict(values), Struct())
+    except (json_format.ParseError, ValueError, TypeError, UnicodeEncodeError, RecursionError):
+        raise RequestError(f"`{field}` is no JSON object", field=field, fix="send what `json.dumps` takes") from None
 
 
 def model_text(message: execution_pb2.ModelText) -> model.ModelText:

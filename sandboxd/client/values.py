@@ -43,6 +43,22 @@ class Check:
 
     decision: Decision
     analysis: Analysis
+    decision_id: str = ""  # under which it is recorded
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCheck:
+    """A decision on the use of a tool. `text` shows the use; `exclude` are globs of what a search must leave out."""
+
+    decision: Decision
+    analysis: Analysis
+    decision_id: str
+    text: str
+    exclude: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        return self.decision.behavior is Behavior.ALLOW
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +170,11 @@ def session_info(message: session_pb2.Session) -> SessionInfo:
         denials=(message.denials.consecutive, message.denials.total),
         asks_human=message.denials.open,
     )
+
+
+def unknown_session(session_id: str) -> SessionInfo:
+    """A session of which only the id is known."""
+    return SessionInfo(session_id, "", "", Mode.DEFAULT, "", True, (), (), (), (), 0.0, ())
 
 
 def execution_info(message: execution_pb2.Execution) -> ExecutionInfo:

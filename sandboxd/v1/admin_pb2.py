@@ -24,34 +24,37 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
+from sandboxd.v1 import execution_pb2 as sandboxd_dot_v1_dot_execution__pb2
 from sandboxd.v1 import profile_pb2 as sandboxd_dot_v1_dot_profile__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sandboxd/v1/admin.proto\x12\x0bsandboxd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x19sandboxd/v1/profile.proto\"y\n\x0c\x42\x61\x63kendProbe\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\r\n\x05works\x18\x02 \x01(\x08\x12-\n\x0b\x65nforcement\x18\x03 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\"\x1e\n\x1c\x41\x64minServiceGetStatusRequest\"\xfa\x02\n\x1d\x41\x64minServiceGetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.sandboxd.v1.DaemonState\x12)\n\x06uptime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x62\x61\x63kends\x18\x04 \x03(\x0b\x32\x19.sandboxd.v1.BackendProbe\x12-\n\x0b\x65nforcement\x18\x05 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\x10\n\x08sessions\x18\x06 \x01(\r\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12\x19\n\x11pending_approvals\x18\t \x01(\r\x12\x15\n\rconfig_errors\x18\n \x03(\t\x12\x19\n\x11runtime_directory\x18\x0b \x01(\t\x12\x17\n\x0fstate_directory\x18\x0c \x01(\t\"\x1b\n\x19\x41\x64minServiceReloadRequest\"\x1c\n\x1a\x41\x64minServiceReloadResponse\"6\n AdminServiceDescribeToolsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"E\n!AdminServiceDescribeToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.sandboxd.v1.Tool\"X\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct*\x96\x01\n\x0b\x44\x61\x65monState\x12\x1c\n\x18\x44\x41\x45MON_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x41\x45MON_STATE_STARTING\x10\x01\x12\x18\n\x14\x44\x41\x45MON_STATE_SERVING\x10\x02\x12\x19\n\x15\x44\x41\x45MON_STATE_DEGRADED\x10\x03\x12\x19\n\x15\x44\x41\x45MON_STATE_DRAINING\x10\x04\x32\xbd\x02\n\x0c\x41\x64minService\x12\x62\n\tGetStatus\x12).sandboxd.v1.AdminServiceGetStatusRequest\x1a*.sandboxd.v1.AdminServiceGetStatusResponse\x12Y\n\x06Reload\x12&.sandboxd.v1.AdminServiceReloadRequest\x1a\'.sandboxd.v1.AdminServiceReloadResponse\x12n\n\rDescribeTools\x12-.sandboxd.v1.AdminServiceDescribeToolsRequest\x1a..sandboxd.v1.AdminServiceDescribeToolsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sandboxd/v1/admin.proto\x12\x0bsandboxd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bsandboxd/v1/execution.proto\x1a\x19sandboxd/v1/profile.proto\"y\n\x0c\x42\x61\x63kendProbe\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\r\n\x05works\x18\x02 \x01(\x08\x12-\n\x0b\x65nforcement\x18\x03 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\"\x1e\n\x1c\x41\x64minServiceGetStatusRequest\"\xfa\x02\n\x1d\x41\x64minServiceGetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.sandboxd.v1.DaemonState\x12)\n\x06uptime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x62\x61\x63kends\x18\x04 \x03(\x0b\x32\x19.sandboxd.v1.BackendProbe\x12-\n\x0b\x65nforcement\x18\x05 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\x10\n\x08sessions\x18\x06 \x01(\r\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12\x19\n\x11pending_approvals\x18\t \x01(\r\x12\x15\n\rconfig_errors\x18\n \x03(\t\x12\x19\n\x11runtime_directory\x18\x0b \x01(\t\x12\x17\n\x0fstate_directory\x18\x0c \x01(\t\"\x1b\n\x19\x41\x64minServiceReloadRequest\"\x1c\n\x1a\x41\x64minServiceReloadResponse\"y\n AdminServiceDescribeToolsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\'\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x17.sandboxd.v1.ToolFormat\x12\x18\n\x10include_deferred\x18\x03 \x01(\x08\"S\n!AdminServiceDescribeToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0c\n\x04json\x18\x02 \x01(\t\"\xdc\x02\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07\x61liases\x18\x04 \x03(\t\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x18\n\x10\x63oncurrency_safe\x18\x06 \x01(\x08\x12\x13\n\x0b\x64\x65structive\x18\x07 \x01(\x08\x12\x18\n\x10\x63lassifier_input\x18\x08 \x03(\t\x12:\n\x12interrupt_behavior\x18\t \x01(\x0e\x32\x1e.sandboxd.v1.InterruptBehavior\x12\x1d\n\x10max_result_chars\x18\n \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x64\x65\x66\x65rred\x18\x0b \x01(\x08\x12\x13\n\x0bsearch_hint\x18\x0c \x01(\tB\x13\n\x11_max_result_chars*\x96\x01\n\x0b\x44\x61\x65monState\x12\x1c\n\x18\x44\x41\x45MON_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x41\x45MON_STATE_STARTING\x10\x01\x12\x18\n\x14\x44\x41\x45MON_STATE_SERVING\x10\x02\x12\x19\n\x15\x44\x41\x45MON_STATE_DEGRADED\x10\x03\x12\x19\n\x15\x44\x41\x45MON_STATE_DRAINING\x10\x04*\\\n\nToolFormat\x12\x1b\n\x17TOOL_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_FORMAT_ANTHROPIC\x10\x01\x12\x16\n\x12TOOL_FORMAT_OPENAI\x10\x02\x32\xbd\x02\n\x0c\x41\x64minService\x12\x62\n\tGetStatus\x12).sandboxd.v1.AdminServiceGetStatusRequest\x1a*.sandboxd.v1.AdminServiceGetStatusResponse\x12Y\n\x06Reload\x12&.sandboxd.v1.AdminServiceReloadRequest\x1a\'.sandboxd.v1.AdminServiceReloadResponse\x12n\n\rDescribeTools\x12-.sandboxd.v1.AdminServiceDescribeToolsRequest\x1a..sandboxd.v1.AdminServiceDescribeToolsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sandboxd.v1.admin_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DAEMONSTATE']._serialized_start=942
-  _globals['_DAEMONSTATE']._serialized_end=1092
-  _globals['_BACKENDPROBE']._serialized_start=129
-  _globals['_BACKENDPROBE']._serialized_end=250
-  _globals['_ADMINSERVICEGETSTATUSREQUEST']._serialized_start=252
-  _globals['_ADMINSERVICEGETSTATUSREQUEST']._serialized_end=282
-  _globals['_ADMINSERVICEGETSTATUSRESPONSE']._serialized_start=285
-  _globals['_ADMINSERVICEGETSTATUSRESPONSE']._serialized_end=663
-  _globals['_ADMINSERVICERELOADREQUEST']._serialized_start=665
-  _globals['_ADMINSERVICERELOADREQUEST']._serialized_end=692
-  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_start=694
-  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_end=722
-  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_start=724
-  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_end=778
-  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_start=780
-  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_end=849
-  _globals['_TOOL']._serialized_start=851
-  _globals['_TOOL']._serialized_end=939
-  _globals['_ADMINSERVICE']._serialized_start=1095
-  _globals['_ADMINSERVICE']._serialized_end=1412
+  _globals['_DAEMONSTATE']._serialized_start=1313
+  _globals['_DAEMONSTATE']._serialized_end=1463
+  _globals['_TOOLFORMAT']._serialized_start=1465
+  _globals['_TOOLFORMAT']._serialized_end=1557
+  _globals['_BACKENDPROBE']._serialized_start=158
+  _globals['_BACKENDPROBE']._serialized_end=279
+  _globals['_ADMINSERVICEGETSTATUSREQUEST']._serialized_start=281
+  _globals['_ADMINSERVICEGETSTATUSREQUEST']._serialized_end=311
+  _globals['_ADMINSERVICEGETSTATUSRESPONSE']._serialized_start=314
+  _globals['_ADMINSERVICEGETSTATUSRESPONSE']._serialized_end=692
+  _globals['_ADMINSERVICERELOADREQUEST']._serialized_start=694
+  _globals['_ADMINSERVICERELOADREQUEST']._serialized_end=721
+  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_start=723
+  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_end=751
+  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_start=753
+  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_end=874
+  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_start=876
+  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_end=959
+  _globals['_TOOL']._serialized_start=962
+  _globals['_TOOL']._serialized_end=1310
+  _globals['_ADMINSERVICE']._serialized_start=1560
+  _globals['_ADMINSERVICE']._serialized_end=1877
 # @@protoc_insertion_point(module_scope)

@@ -11,6 +11,7 @@ import google.protobuf.internal.containers
 import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.protobuf.struct_pb2
+import sandboxd.v1.execution_pb2
 import sandboxd.v1.profile_pb2
 import sys
 import typing
@@ -48,6 +49,30 @@ DAEMON_STATE_DEGRADED: DaemonState.ValueType  # 3
 DAEMON_STATE_DRAINING: DaemonState.ValueType  # 4
 """Running commands end, new ones get UNAVAILABLE."""
 Global___DaemonState: typing_extensions.TypeAlias = DaemonState
+
+class _ToolFormat:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ToolFormatEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ToolFormat.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    TOOL_FORMAT_UNSPECIFIED: _ToolFormat.ValueType  # 0
+    """As ANTHROPIC."""
+    TOOL_FORMAT_ANTHROPIC: _ToolFormat.ValueType  # 1
+    """`name`, `description`, `input_schema`."""
+    TOOL_FORMAT_OPENAI: _ToolFormat.ValueType  # 2
+    """`type` function, and in `function`: `name`, `description`, `parameters`."""
+
+class ToolFormat(_ToolFormat, metaclass=_ToolFormatEnumTypeWrapper):
+    """How tools are written down for a model."""
+
+TOOL_FORMAT_UNSPECIFIED: ToolFormat.ValueType  # 0
+"""As ANTHROPIC."""
+TOOL_FORMAT_ANTHROPIC: ToolFormat.ValueType  # 1
+"""`name`, `description`, `input_schema`."""
+TOOL_FORMAT_OPENAI: ToolFormat.ValueType  # 2
+"""`type` function, and in `function`: `name`, `description`, `parameters`."""
+Global___ToolFormat: typing_extensions.TypeAlias = ToolFormat
 
 @typing.final
 class BackendProbe(google.protobuf.message.Message):
@@ -179,14 +204,21 @@ class AdminServiceDescribeToolsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: builtins.int
+    FORMAT_FIELD_NUMBER: builtins.int
+    INCLUDE_DEFERRED_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Required."""
+    format: Global___ToolFormat.ValueType
+    include_deferred: builtins.bool
+    """Deferred tools too."""
     def __init__(
         self,
         *,
         session_id: builtins.str = ...,
+        format: Global___ToolFormat.ValueType = ...,
+        include_deferred: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "include_deferred", b"include_deferred", "session_id", b"session_id"]) -> None: ...
 
 Global___AdminServiceDescribeToolsRequest: typing_extensions.TypeAlias = AdminServiceDescribeToolsRequest
 
@@ -195,14 +227,18 @@ class AdminServiceDescribeToolsResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TOOLS_FIELD_NUMBER: builtins.int
+    JSON_FIELD_NUMBER: builtins.int
+    json: builtins.str
+    """The same as one JSON array, in the format asked for; byte for byte the same as long as the tools are the same."""
     @property
     def tools(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Tool]: ...
     def __init__(
         self,
         *,
         tools: collections.abc.Iterable[Global___Tool] | None = ...,
+        json: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["tools", b"tools"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["json", b"json", "tools", b"tools"]) -> None: ...
 
 Global___AdminServiceDescribeToolsResponse: typing_extensions.TypeAlias = AdminServiceDescribeToolsResponse
 
@@ -213,11 +249,48 @@ class Tool(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
     INPUT_SCHEMA_FIELD_NUMBER: builtins.int
+    ALIASES_FIELD_NUMBER: builtins.int
+    READ_ONLY_FIELD_NUMBER: builtins.int
+    CONCURRENCY_SAFE_FIELD_NUMBER: builtins.int
+    DESTRUCTIVE_FIELD_NUMBER: builtins.int
+    CLASSIFIER_INPUT_FIELD_NUMBER: builtins.int
+    INTERRUPT_BEHAVIOR_FIELD_NUMBER: builtins.int
+    MAX_RESULT_CHARS_FIELD_NUMBER: builtins.int
+    DEFERRED_FIELD_NUMBER: builtins.int
+    SEARCH_HINT_FIELD_NUMBER: builtins.int
     name: builtins.str
+    """Letters, digits and `_`, or `mcp__server__tool`; at most 128 characters. Required."""
     description: builtins.str
+    read_only: builtins.bool
+    """It changes nothing anywhere, whatever its input: it is allowed without a question. The front-end vouches for it; leave
+    it out where only the server that offers the tool says so. Default: false.
+    """
+    concurrency_safe: builtins.bool
+    """It may run beside others. Default: false."""
+    destructive: builtins.bool
+    """What it changes cannot be undone. Not together with `read_only`."""
+    interrupt_behavior: sandboxd.v1.execution_pb2.InterruptBehavior.ValueType
+    """What becomes of it when the user speaks up."""
+    max_result_chars: builtins.int
+    """Characters of its result that a model is shown. Default: the configured number."""
+    deferred: builtins.bool
+    """DescribeTools leaves it out; Search finds it."""
+    search_hint: builtins.str
+    """Words that a search finds it by, besides its names and description."""
     @property
     def input_schema(self) -> google.protobuf.struct_pb2.Struct:
-        """A JSON Schema."""
+        """A JSON Schema of an object. Of its keywords these are understood: type, properties, required, additionalProperties,
+        items, enum, const, minimum, maximum, exclusiveMinimum, exclusiveMaximum, minLength, maxLength, minItems, maxItems,
+        uniqueItems, anyOf, oneOf, allOf, $defs, $ref to these, and annotations. Required.
+        """
+
+    @property
+    def aliases(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Names it had or has elsewhere; a rule that denies or asks for one of them speaks of the tool."""
+
+    @property
+    def classifier_input(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The properties of the input that a classifier sees. Default: none, so that only a human is asked about it."""
 
     def __init__(
         self,
@@ -225,8 +298,18 @@ class Tool(google.protobuf.message.Message):
         name: builtins.str = ...,
         description: builtins.str = ...,
         input_schema: google.protobuf.struct_pb2.Struct | None = ...,
+        aliases: collections.abc.Iterable[builtins.str] | None = ...,
+        read_only: builtins.bool = ...,
+        concurrency_safe: builtins.bool = ...,
+        destructive: builtins.bool = ...,
+        classifier_input: collections.abc.Iterable[builtins.str] | None = ...,
+        interrupt_behavior: sandboxd.v1.execution_pb2.InterruptBehavior.ValueType = ...,
+        max_result_chars: builtins.int | None = ...,
+        deferred: builtins.bool = ...,
+        search_hint: builtins.str = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["input_schema", b"input_schema"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["description", b"description", "input_schema", b"input_schema", "name", b"name"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_result_chars", b"_max_result_chars", "input_schema", b"input_schema", "max_result_chars", b"max_result_chars"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_result_chars", b"_max_result_chars", "aliases", b"aliases", "classifier_input", b"classifier_input", "concurrency_safe", b"concurrency_safe", "deferred", b"deferred", "description", b"description", "destructive", b"destructive", "input_schema", b"input_schema", "interrupt_behavior", b"interrupt_behavior", "max_result_chars", b"max_result_chars", "name", b"name", "read_only", b"read_only", "search_hint", b"search_hint"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_max_result_chars", b"_max_result_chars"]) -> typing.Literal["max_result_chars"] | None: ...
 
 Global___Tool: typing_extensions.TypeAlias = Tool

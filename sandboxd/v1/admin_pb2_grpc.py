@@ -75,8 +75,9 @@ class AdminServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTools(self, request, context):
-        """The tools that a session may use, as JSON Schemas, in a stable order; a wholly denied tool is not listed.
-        Read-only and idempotent. UNIMPLEMENTED in this version.
+        """The tools that a session may use, as JSON Schemas, in a stable order: those that sandboxd understands by name, then the
+        declared ones by name. A wholly denied tool is not listed, nor is a deferred one. Read-only and idempotent. On the agent
+        socket with the session's secret. Errors: INVALID_ARGUMENT, NOT_FOUND (the session).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

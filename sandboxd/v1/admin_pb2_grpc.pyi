@@ -120,8 +120,9 @@ class AdminServiceStub(typing.Generic[_AdminServiceGetStatusType, _AdminServiceR
     """
 
     DescribeTools: _AdminServiceDescribeToolsType
-    """The tools that a session may use, as JSON Schemas, in a stable order; a wholly denied tool is not listed.
-    Read-only and idempotent. UNIMPLEMENTED in this version.
+    """The tools that a session may use, as JSON Schemas, in a stable order: those that sandboxd understands by name, then the
+    declared ones by name. A wholly denied tool is not listed, nor is a deferred one. Read-only and idempotent. On the agent
+    socket with the session's secret. Errors: INVALID_ARGUMENT, NOT_FOUND (the session).
     """
 
 AdminServiceAsyncStub: typing_extensions.TypeAlias = AdminServiceStub[
@@ -169,8 +170,9 @@ class AdminServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.admin_pb2.AdminServiceDescribeToolsRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.admin_pb2.AdminServiceDescribeToolsResponse, collections.abc.Awaitable[sandboxd.v1.admin_pb2.AdminServiceDescribeToolsResponse]]:
-        """The tools that a session may use, as JSON Schemas, in a stable order; a wholly denied tool is not listed.
-        Read-only and idempotent. UNIMPLEMENTED in this version.
+        """The tools that a session may use, as JSON Schemas, in a stable order: those that sandboxd understands by name, then the
+        declared ones by name. A wholly denied tool is not listed, nor is a deferred one. Read-only and idempotent. On the agent
+        socket with the session's secret. Errors: INVALID_ARGUMENT, NOT_FOUND (the session).
         """
 
 def add_AdminServiceServicer_to_server(servicer: AdminServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -659,6 +659,9 @@ class ExecutionServiceCheckCommandResponse(google.protobuf.message.Message):
 
     DECISION_FIELD_NUMBER: builtins.int
     ANALYSIS_FIELD_NUMBER: builtins.int
+    DECISION_ID_FIELD_NUMBER: builtins.int
+    decision_id: builtins.str
+    """DecisionService.Get has it."""
     @property
     def decision(self) -> sandboxd.v1.analysis_pb2.Decision: ...
     @property
@@ -668,9 +671,10 @@ class ExecutionServiceCheckCommandResponse(google.protobuf.message.Message):
         *,
         decision: sandboxd.v1.analysis_pb2.Decision | None = ...,
         analysis: sandboxd.v1.analysis_pb2.Analysis | None = ...,
+        decision_id: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "decision_id", b"decision_id"]) -> None: ...
 
 Global___ExecutionServiceCheckCommandResponse: typing_extensions.TypeAlias = ExecutionServiceCheckCommandResponse
 
@@ -684,7 +688,7 @@ class ExecutionServiceCheckToolUseRequest(google.protobuf.message.Message):
     session_id: builtins.str
     """Required."""
     tool: builtins.str
-    """`Read`, `Edit`, `WebFetch`, `mcp__server__tool`, …"""
+    """`Read`, `Edit`, `WebFetch`, `mcp__server__tool`, …; an alias of a declared one. Required."""
     @property
     def input(self) -> google.protobuf.struct_pb2.Struct: ...
     def __init__(
@@ -704,15 +708,34 @@ class ExecutionServiceCheckToolUseResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     DECISION_FIELD_NUMBER: builtins.int
+    ANALYSIS_FIELD_NUMBER: builtins.int
+    DECISION_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    EXCLUDE_FIELD_NUMBER: builtins.int
+    decision_id: builtins.str
+    text: builtins.str
+    """How the use is shown to a person; spans count its bytes."""
     @property
     def decision(self) -> sandboxd.v1.analysis_pb2.Decision: ...
+    @property
+    def analysis(self) -> sandboxd.v1.analysis_pb2.Analysis:
+        """Its effects, and whether it is read-only, safe beside others, destructive."""
+
+    @property
+    def exclude(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Of a search through directories: globs of what it must leave out, since a rule or a secret says so."""
+
     def __init__(
         self,
         *,
         decision: sandboxd.v1.analysis_pb2.Decision | None = ...,
+        analysis: sandboxd.v1.analysis_pb2.Analysis | None = ...,
+        decision_id: builtins.str = ...,
+        text: builtins.str = ...,
+        exclude: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision", b"decision"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "decision_id", b"decision_id", "exclude", b"exclude", "text", b"text"]) -> None: ...
 
 Global___ExecutionServiceCheckToolUseResponse: typing_extensions.TypeAlias = ExecutionServiceCheckToolUseResponse
 

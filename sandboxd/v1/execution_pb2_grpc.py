@@ -112,15 +112,18 @@ class ExecutionServiceServicer(object):
 
     def CheckCommand(self, request, context):
         """Judges a command as Start would at this moment, and runs nothing. Asks nobody: where Start would ask, the answer is
-        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Read-only and idempotent; not recorded. Answers within
-        milliseconds.
+        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Changes nothing; idempotent, but each answer is recorded
+        as a decision of no execution. Answers within milliseconds.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CheckToolUse(self, request, context):
-        """The same for the use of a tool other than Bash. UNIMPLEMENTED in this version.
+        """The same for one use of a tool: Bash, Read, Edit, Write, MultiEdit, NotebookEdit, Glob, Grep, LS, WebFetch, WebSearch,
+        one declared with ToolService.Register, or any other, which is then taken for the worst. The input is checked against
+        the tool's schema first (INVALID_ARGUMENT names the property). But for Bash it is the front-end that runs the tool,
+        outside every sandbox, right after the answer: what cannot be told for certain asks.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

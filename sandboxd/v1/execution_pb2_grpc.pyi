@@ -310,12 +310,16 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
 
     CheckCommand: _ExecutionServiceCheckCommandType
     """Judges a command as Start would at this moment, and runs nothing. Asks nobody: where Start would ask, the answer is
-    BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Read-only and idempotent; not recorded. Answers within
-    milliseconds.
+    BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Changes nothing; idempotent, but each answer is recorded
+    as a decision of no execution. Answers within milliseconds.
     """
 
     CheckToolUse: _ExecutionServiceCheckToolUseType
-    """The same for the use of a tool other than Bash. UNIMPLEMENTED in this version."""
+    """The same for one use of a tool: Bash, Read, Edit, Write, MultiEdit, NotebookEdit, Glob, Grep, LS, WebFetch, WebSearch,
+    one declared with ToolService.Register, or any other, which is then taken for the worst. The input is checked against
+    the tool's schema first (INVALID_ARGUMENT names the property). But for Bash it is the front-end that runs the tool,
+    outside every sandbox, right after the answer: what cannot be told for certain asks.
+    """
 
     Start: _ExecutionServiceStartType
     """Judges a command and, when it is allowed, runs it. Events come in order: Queued (when it has to wait), ApprovalNeeded
@@ -450,8 +454,8 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceCheckCommandResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceCheckCommandResponse]]:
         """Judges a command as Start would at this moment, and runs nothing. Asks nobody: where Start would ask, the answer is
-        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Read-only and idempotent; not recorded. Answers within
-        milliseconds.
+        BEHAVIOR_ASK (BEHAVIOR_DENY when the session is headless). Changes nothing; idempotent, but each answer is recorded
+        as a decision of no execution. Answers within milliseconds.
         """
 
     @abc.abstractmethod
@@ -460,7 +464,11 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.execution_pb2.ExecutionServiceCheckToolUseRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.execution_pb2.ExecutionServiceCheckToolUseResponse, collections.abc.Awaitable[sandboxd.v1.execution_pb2.ExecutionServiceCheckToolUseResponse]]:
-        """The same for the use of a tool other than Bash. UNIMPLEMENTED in this version."""
+        """The same for one use of a tool: Bash, Read, Edit, Write, MultiEdit, NotebookEdit, Glob, Grep, LS, WebFetch, WebSearch,
+        one declared with ToolService.Register, or any other, which is then taken for the worst. The input is checked against
+        the tool's schema first (INVALID_ARGUMENT names the property). But for Bash it is the front-end that runs the tool,
+        outside every sandbox, right after the answer: what cannot be told for certain asks.
+        """
 
     @abc.abstractmethod
     def Start(

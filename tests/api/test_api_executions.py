@@ -12,8 +12,7 @@ import pytest
 
 from sandboxd.model import EndKind
 from sandboxd.run.execution import Execution
-from sandboxd.sessions import Role
-from sandboxd.v1 import admin_pb2, analysis_pb2, execution_pb2, session_pb2
+from sandboxd.v1 import analysis_pb2, execution_pb2, session_pb2
 from tests.api.conftest import Wire, refused
 
 pytestmark = pytest.mark.needs("bwrap", "userns")
@@ -250,23 +249,6 @@ async def test_invalid_requests_name_their_field(
     code, error = await refused(caller.start(text, **fields))
     assert (code, getattr(error, "field", "")) == (status, field)
     assert caller.wire.house.engine.list_executions(None) == ()
-
-
-NOT_YET: tuple[tuple[str, str, Any], ...] = (
-    ("executions", "CheckToolUse", execution_pb2.ExecutionServiceCheckToolUseRequest()),
-    ("administration", "DescribeTools", admin_pb2.AdminServiceDescribeToolsRequest()),
-)
-
-
-@pytest.mark.parametrize("role", Role)
-@pytest.mark.parametrize(("service", "method", "request_"), NOT_YET, ids=[row[1] for row in NOT_YET])
-async def test_what_is_not_there_says_so(service: str, method: str, request_: Any, role: Role, wire: Wire) -> None:
-    """A method that a later version brings answers UNIMPLEMENTED, when it comes and what to do meanwhile."""
-    socket = wire.admin if role is Role.ADMIN else wire.agent
-    code, error = await refused(getattr(getattr(socket, service), method)(request_))
-    assert code == "UNIMPLEMENTED"
-    assert "later version" in error.message
-    assert error.fix
 
 
 async def test_a_draining_daemon_takes_nothing_new(caller: Caller) -> None:

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The part of a session that is about tools other than commands: judge their use, describe, declare and find them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from sandboxd.client import decode, values
+from sandboxd.model import Tool
+from sandboxd.v1 import admin_pb2, execution_pb2, tool_pb2
+
+Format = Literal["anthropic", "openai"]
+_FORMATS = {"anthropic": admin_pb2.TOOL_FORMAT_ANTHROPIC, "openai": admin_pb2.TOOL_FORMAT_OPENAI}
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Tools, and the same as one JSON array in the format asked for: byte for byte the same as long as the tools are."""
+
+    tools: tuple[Tool, ...]
+    json: str
+
+
+class AsyncTools:
+    """What `AsyncSession` can do with tools."""
+
+    _client: Any
+    _call: Any
+
+    @property
+    def id(self) -> str:
+        raise NotImplementedError
+
+    async def check_tool(self, tool: str, input: Mapping[str, Any]) -> values.ToolCheck:
+        """What is decided on the use of a tool; the front-end then runs it, or does not. Raises RequestError for an input
+        that does not fit the tool's schema."""
+        request = execution_pb2.ExecutionServiceCheckToolUseRequest(
+            session_id=self.id, tool=tool, input=decode.struct(input, "input")
+        )
+        answer = await self._call(self._client._executions.CheckToolUse, request)
+        return values.ToolCheck(
+            decode.decision(answer.decision, answer.text),
+            decode.analysis(answer.analysis, answer.text, ""),
+            answer.decision_id,
+            answer.text,
+            tuple(answer.exclude),
+        )
+
+    async def declare_tools(self, tools: Iterable[Tool] = (), *, remove: Iterable[str] = ()) -> tuple[str, ...]:
+        """Declare tools that the front-end runs itself; all declared names, afterwards."""
+        request = tool_pb2.ToolServiceRegisterRequest(
+            session_id=self.id, tools=[decode.tool_message(tool) for tool in tools], remove=remove
+        )
+        return tuple((await self._call(self._client._tools.Register, request)).names)
+
+    async def search_tools(self, query: str, *, most: int = 0, style: Format = "anthropic") -> Described:
+        """The deferred tools that fit, best first; `most` 0 = as many as the daemon gives by default."""
+        request = tool_pb2.ToolServiceSearchRequest(session_id=self.id, query=query, max_results=most, format=_FORMATS[style])
+        return _described(await self._call(self._client._tools.Search, request))
+
+    async def describe_tools(self, style: Format = "anthropic", *, deferred: bool = False) -> Described:
+        """The tools of the session, for a model."""
+        request = admin_pb2.AdminServiceDescribeToolsRequest(
+            session_id=self.id, format=_FORMATS[style], include_deferred=deferred
+        )
+        return _described(await self._call(self._client._administration.DescribeTools, request))
+
+
+def _described(answer: Any) -> Described:
+    return Described(tuple(decode.tool(tool) for tool in answer.tools), answer.json)
