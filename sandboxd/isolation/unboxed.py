@@ -152,9 +152,9 @@ def _translated(plan: LaunchPlan, own: str) -> LaunchPlan:
     if plan.uid != os.geteuid():
         os.chown(scratch, plan.uid, plan.gid)
     mine = [path for path in plan.writable if not any(is_within(path, each) for each in _SYSTEM)]
-    below_tmp = [path for path in plan.writable if path.startswith(("/tmp/", "/run/")) and _bound(plan, path)]  # noqa: S108
+    bound = [path for path in plan.writable if any(is_within(path, each) for each in _SYSTEM) and _bound(plan, path)]
     return dataclasses.replace(
-        plan, env=tuple(sorted(env.items())), writable=(*mine, *below_tmp, scratch), private=(), files=(), absent=()
+        plan, env=tuple(sorted(env.items())), writable=(*mine, *bound, scratch), private=(), files=(), absent=()
     )
 
 

@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -89,16 +90,16 @@ def who(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         yield Runner("self", root, root / "home", os.getuid(), lambda specs: [_drive.run(each) for each in specs])
         return
     if request.param == "root":
-        root = Path("/var/tmp") / f"sandboxd-test-{os.getpid()}"
-        root.mkdir(mode=0o755)
+        root = Path(tempfile.mkdtemp(prefix="sandboxd-test-", dir="/var/tmp"))
+        root.chmod(0o755)
         try:
             yield Runner("root", root, root / "home", 0, lambda specs: [_drive.run(each) for each in specs])
         finally:
             shutil.rmtree(root)
         return
     user: User = request.getfixturevalue("plain_user")
-    root = user.home / request.param
-    root.mkdir()
+    root = Path(tempfile.mkdtemp(prefix=request.param, dir=user.home))  # made again where a worker comes back to it
+    root.chmod(0o755)
     user.own(root)
     if request.param == "dropped":
         yield Runner("dropped", root, root / "home", user.uid, lambda specs: [_drive.run(each) for each in specs])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.model import Facts, Grant, GrantKind, LaunchPlan, Limits, NetworkMode, PlanRequest, Profile, Require, Session
-from sandboxd.observe import aftermath, tree
+from sandboxd.observe import aftermath
 from tests.isolation.conftest import Runner
 from tests.isolation.test_isolation_work import git, porcelain
 from tests.isolation.test_isolation_work import repository as repository
@@ -168,7 +168,6 @@ def test_the_scan_of_a_large_workspace_is_quick(tmp_path: Path) -> None:
     plan = _plan(tmp_path)
     watch = aftermath.begin(request, plan)
     assert watch is not None
-    time.sleep(tree.SETTLE / 1e9)
     aftermath.settle(watch, request, plan)
     start = time.perf_counter()
     assert aftermath.settle(watch, request, plan).violations == ()

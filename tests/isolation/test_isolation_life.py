@@ -15,7 +15,7 @@ import pytest
 
 from sandboxd.isolation import backends, cgroups
 from sandboxd.isolation.plan import plan
-from sandboxd.model import Box, PlanRequest, Stdio
+from sandboxd.model import Box, Limits, PlanRequest, Stdio
 from tests.isolation import _drive
 from tests.isolation.conftest import HERE, Runner
 
@@ -320,3 +320,21 @@ def _start(asked: PlanRequest) -> Box:
         return backends.BACKENDS[0].start(plan(asked, backends.host_facts(asked.session, asked)), Stdio(null, null, null))
     finally:
         os.close(null)
+
+
+def test_one_group_of_version_2_holds_both_limits() -> None:
+    """Where control groups of version 2 are delegated, a box has one group with both limits, and it is gone afterwards."""
+    if cgroups.found().version != 2:
+        pytest.skip("no delegated control groups of version 2 here; the other tests of limits ran on version 1 or rlimits")
+    taken: list[int] = []
+    groups = cgroups.join(Limits(pids=50, memory=100 << 20), 0, lambda fd: taken.append(fd) or fd)
+    try:
+        (path,) = groups.paths
+        assert Path(path, "pids.max").read_text() == "50\n"
+        assert Path(path, "memory.max").read_text() == f"{100 << 20}\n"
+        assert cgroups.events(groups.paths) == (0, 0)
+    finally:
+        for fd in taken:
+            os.close(fd)
+        cgroups.remove(groups.paths)
+    assert not Path(path).exists()

@@ -41,4 +41,5 @@ def test_what_is_no_index_tracks_nothing(tmp_path: Path, data: bytes) -> None:
 
 
 def test_no_index_at_all(tmp_path: Path) -> None:
+    """A new repository has none, and tracks nothing."""
     assert tracked_env_files(str(tmp_path)) == frozenset()
