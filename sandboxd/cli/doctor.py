@@ -98,7 +98,26 @@ def _findings() -> Iterator[Finding]:
     yield Finding("configuration", Verdict.PASS, f"profile `{config.isolation.profile}`, directories {dirs.config}, {dirs.state}")
     if probes[0].works:
         yield _canary(config, dirs)
-    yield Finding("classifier", Verdict.WARN, "not in this version: mode `auto` asks a human instead")
+    yield _classifier(config.classifier)
+
+
+def _classifier(classifier: settings.ClassifierSettings) -> Finding:
+    """Whether one is configured, and has what it needs; whether it answers, `sandboxd status` tells."""
+    name = "classifier"
+    match classifier.provider:
+        case settings.ProviderKind.NONE:
+            fix = "set `classifier.provider` in config.toml"
+            return Finding(name, Verdict.WARN, "none: mode `auto` asks a human, and denies where nobody is there", fix)
+        case settings.ProviderKind.COMMAND:
+            if shutil.which(classifier.command[0]) is None:
+                return Finding(name, Verdict.FAIL, f"`{classifier.command[0]}` is no program", "correct `classifier.command`")
+            return Finding(name, Verdict.PASS, f"the program {classifier.command[0]}")
+    place = classifier.api_key_file or "ANTHROPIC_API_KEY"
+    there = os.access(place, os.R_OK) if classifier.api_key_file else place in os.environ
+    if not there:
+        fix = "write the key to a file of mode 0600 and name it in `classifier.api_key_file`"
+        return Finding(name, Verdict.FAIL, f"no API key in {place}", fix)
+    return Finding(name, Verdict.PASS, f"{classifier.model}, key from {place}")
 
 
 def _python() -> Finding:

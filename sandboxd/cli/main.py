@@ -32,6 +32,7 @@ COMMANDS = (
     ("approvals", "questions that wait for a human"),
     ("decisions", "what was decided, and why"),
     ("profile", "isolation profiles"),
+    ("eval", "measure the classifier on labelled commands of your own"),
     ("completion", "print the completion script for bash"),
 )
 # Commands whose last argument is a command line: everything behind the first `--` is theirs, unread.

@@ -7,7 +7,7 @@ JSON lines on stdin and stdout:
     in   {"op": "configure", "base_url": "", "key_file": "", "proxy": ""}     first, and after a reload
          {"op": "ask", "id": 1, "timeout": 7.9, "request": {…}}     the body of POST /v1/messages
          {"op": "cancel", "id": 1}                                  closes the connection; no answer follows
-    out  {"op": "ready"}                                            the client is loaded
+    out  {"op": "ready"}                                            once, when it is loaded and configured
          {"op": "answer", "id": 1, "text": "…", "stop": "end_turn", "usage": {…}}
          {"op": "outage", "id": 1, "outage": "classifier.dns", "detail": "…", "retry_after": 0}
 
@@ -82,12 +82,15 @@ class Worker:
         reader = asyncio.StreamReader(limit=MAX_LINE)
         await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin.buffer)
         await self.warm()
-        say({"op": "ready"})
+        ready = False
         while line := await reader.readline():
             message = json.loads(line)
             match message["op"]:
                 case "configure":
                     await self.configure(message["base_url"], message["key_file"], message["proxy"])
+                    if not ready:
+                        say({"op": "ready"})
+                    ready = True
                 case "ask":
                     number = message["id"]
                     self.tasks[number] = asyncio.create_task(self.ask(number, message["timeout"], message["request"]))
