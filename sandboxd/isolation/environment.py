@@ -24,7 +24,11 @@ FORBIDDEN = frozenset((
 FORBIDDEN_PREFIXES = ("BASH_FUNC_", "GIT_", "LC_", "LD_", "PYTHON")
 
 _GIT_ALWAYS = (("core.checkStat", "minimal"),)  # foreign ids look changed in a user namespace: 12 times slower without it
+# Readers that would run what the folder names: python imports its modules (a build or a test needs them), pip asks the
+# rustc that a toolchain file chooses for its version, go fetches the toolchain of go.mod.
+_READS = {"PYTHONSAFEPATH": "1", "PIP_DISABLE_PIP_VERSION_CHECK": "1", "GOTOOLCHAIN": "local"}
 _GIT_READS = (
+    ("diff.autoRefreshIndex", "false"),
     ("core.fsmonitor", "false"),
     ("core.hooksPath", "/dev/null"),
     ("core.pager", "cat"),
@@ -68,7 +72,7 @@ def build(
         "USER": user,
     }
     if request.promise:
-        env["PYTHONSAFEPATH"] = "1"  # no module of the workspace is imported; a build or a test needs its own modules
+        env |= _READS
     settings = list(_GIT_ALWAYS)
     if request.git_reads and not request.git_porcelain:
         settings += [*_GIT_READS, *request.facts.armed_git]

@@ -347,9 +347,11 @@ def test_git_reads_are_disarmed_by_environment() -> None:
         "core.pager": "cat",
         "log.showSignature": "false",
         "safe.bareRepository": "explicit",
+        "diff.autoRefreshIndex": "false",
         "diff.x.textconv": "cat",
     }
     assert (env["GIT_OPTIONAL_LOCKS"], env["PYTHONSAFEPATH"]) == ("0", "1")
+    assert (env["PIP_DISABLE_PIP_VERSION_CHECK"], env["GOTOOLCHAIN"]) == ("1", "local")
     assert dict(make(git_reads=True, git_porcelain=True).env)["GIT_CONFIG_COUNT"] == "1"
 
 
