@@ -16,6 +16,8 @@ class Behavior(Enum):
     ASK = "ask"
     DENY = "deny"
 
+    __hash__ = object.__hash__  # as EffectKind
+
 
 @unique
 class Mode(Enum):

@@ -89,7 +89,7 @@ def _runs_code(command: AnalyzedCommand) -> bool:
     argv = command.bare or command.argv
     if not argv or argv[0] is None or "/" in argv[0] or argv[0] in _SOURCES:
         return bool(argv)
-    return any(effect.kind in (EffectKind.OPAQUE, EffectKind.EXEC) for effect in command.effects)
+    return any(effect.kind is EffectKind.OPAQUE for effect in command.effects)
 
 
 def _candidates(command: AnalyzedCommand, cwd: str, workspace: str, home: str) -> list[str]:

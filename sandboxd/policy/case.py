@@ -18,7 +18,7 @@ _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 class Case:
     """`reading` is None for a command that only reads, else the first thing that does more."""
 
-    __slots__ = ("_named", "edits", "inputs", "mode", "reach", "reading", "safety", "traits", "verdicts")
+    __slots__ = ("_named", "_uncovered", "edits", "inputs", "mode", "reach", "reading", "safety", "traits", "verdicts")
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -30,6 +30,7 @@ class Case:
         self.reading = scope.more_than_reads(inputs)
         self.edits = self.reading is not None and scope.only_edits(inputs)
         self._named: frozenset[int] | None = None
+        self._uncovered: tuple[AnalyzedCommand, ...] | None = None
 
     @property
     def boxed(self) -> bool:
@@ -45,7 +46,9 @@ class Case:
 
     def uncovered(self) -> tuple[AnalyzedCommand, ...]:
         """The subcommands that neither an allow rule nor their own harmlessness covers."""
-        return tuple(command for command in self.inputs.analysis.commands if not self._covered(command))
+        if self._uncovered is None:
+            self._uncovered = tuple([command for command in self.inputs.analysis.commands if not self._covered(command)])
+        return self._uncovered
 
     def _covered(self, command: AnalyzedCommand) -> bool:
         """Whether rules cover everything a subcommand does. A rule for its words covers what the program does, not the

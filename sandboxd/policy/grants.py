@@ -13,6 +13,7 @@ A protected path is not opened when the same line also holds code that cannot be
 
 from __future__ import annotations
 
+from sandboxd.globs import path_overlaps
 from sandboxd.model import Effect, EffectKind, Grant, GrantKind, Inputs, Scope, Sensitivity
 from sandboxd.policy.patterns import host_of
 from sandboxd.policy.safety import Finding
@@ -82,11 +83,23 @@ def by_human(
             out[Grant(GrantKind.WRITE, finding.path)] = None
     if touches and not opaque(inputs):
         for finding in touches:
-            if finding.path:
-                out[Grant(GrantKind.PROTECTED, finding.path)] = None
+            for path in opened_by(finding, inputs):
+                out[Grant(GrantKind.PROTECTED, path)] = None
     if inputs.unsandboxed:
         out[Grant(GrantKind.UNSANDBOXED)] = None
     return tuple(out)
+
+
+def opened_by(finding: Finding, inputs: Inputs) -> tuple[str, ...]:
+    """The protected paths that approving a touch opens: the one it names, or those observed that its glob matches. None for
+    a target that is not known: approved or not, it stays closed."""
+    if finding.path:
+        return (finding.path,)
+    effect = finding.effect
+    if effect is None or effect.target is None or not effect.pattern:
+        return ()
+    glob = effect.target
+    return tuple(path for path in inputs.facts.protected if path_overlaps(glob, path) or path_overlaps(glob, f"{path}/**"))
 
 
 def opaque(inputs: Inputs) -> bool:

@@ -283,12 +283,22 @@ def project_of(origin: str) -> str | None:
 @dataclass(frozen=True, slots=True)
 class RuleIndex:
     """The rules of a session in one place, by what they are asked: `whole` tools, `commands`, `effects` by their kind,
-    other `texts`."""
+    other `texts`. `by_program` gives the numbers of the commands' rules that name that program, `by_any` those of rules
+    that may speak of every program."""
 
     whole: tuple[Compiled, ...]
     commands: tuple[Compiled, ...]
     effects: dict[EffectKind, tuple[Compiled, ...]]
     texts: tuple[Compiled, ...]
+    by_program: dict[str, tuple[int, ...]]
+    by_any: tuple[int, ...]
+
+    def about(self, programs: set[str]) -> list[Compiled]:
+        """The commands' rules that can speak of one of these programs, in their order."""
+        found = [number for program in programs for number in self.by_program.get(program, ())]
+        if self.by_any:
+            found += self.by_any
+        return [self.commands[number] for number in sorted(set(found))] if found else []
 
 
 # RuleSet -> its index. By identity, since a rule set is made once for a session and asked for every command; the entry
@@ -308,11 +318,18 @@ def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
     for one in compiled:
         for kind in EFFECTS.get(one.family, ()):
             effects[kind] = (*effects.get(kind, ()), one)
+    commands = tuple(one for one in compiled if one.family == "bash" and one.argv is not None)
+    by_program: dict[str, tuple[int, ...]] = {}
+    for number, one in enumerate(commands):
+        program = one.argv.first_word if one.argv is not None else None
+        by_program[program or ""] = (*by_program.get(program or "", ()), number)
     index = RuleIndex(
         tuple(one for one in compiled if one.rule.content is None),
-        tuple(one for one in compiled if one.family == "bash" and one.argv is not None),
+        commands,
         effects,
         tuple(one for one in compiled if one.family == "text" and one.argv is not None),
+        by_program,
+        by_program.pop("", ()),
     )
     while len(_CACHE) >= _CACHE_SIZE:
         _CACHE.pop(next(iter(_CACHE)), None)

@@ -107,6 +107,10 @@ class _Settling:
             parts.append("no rule allows it")
         if case.safety.touches and step.immune and grants.opaque(inputs):
             parts.append("even approved, the protected path stays closed, since the line also runs code that cannot be read")
+        elif step.immune and any(
+            found.effect is not None and not grants.opened_by(found, inputs) for found in case.safety.touches
+        ):
+            parts.append("which path that is cannot be told beforehand, so even approved it stays closed: name it literally")
         if opinion is not None:
             parts.append(explain.said(opinion, "it was not approved"))
         elif reason == CLASSIFIER_UNAVAILABLE:

@@ -54,6 +54,16 @@ def place_of(inputs: Inputs) -> Place:
     return Place(inputs.analysis.cwd, inputs.scope.workspace, inputs.scope.home)
 
 
+def programs_of(command: AnalyzedCommand) -> set[str]:
+    """The names under which rules may speak of a command's program: in each of its views, with and without directory."""
+    names: set[str] = set()
+    for argv in (command.argv, command.harmless, command.bare):
+        if argv and argv[0] is not None:
+            names.add(argv[0])
+            names.add(argv[0].rpartition("/")[2])
+    return names
+
+
 def judge_rules(inputs: Inputs) -> Verdicts:
     """All rules of `inputs` against its analysis."""
     if not inputs.rules.rules:
@@ -154,12 +164,15 @@ class _Judge:
     def _by_words(self, command: AnalyzedCommand) -> list[Hit]:
         if not command.argv or not self.index.commands or command.subcommand.kind is CommandKind.WORDS:
             return []
+        unknown = (command.bare or command.harmless or command.argv)[0] is None
+        rules = self.index.commands if unknown else self.index.about(programs_of(command))
+        if not rules:
+            return []
         tight = tight_views(command)
         loose = (argv_text(command.harmless or command.argv),)
         written = argv_text(command.argv)
-        unknown = (command.bare or command.harmless or command.argv)[0] is None
         out = []
-        for one in self.index.commands:
+        for one in rules:
             if one.tightens:
                 if one.command(tight, written):
                     out.append(Hit(one, command))

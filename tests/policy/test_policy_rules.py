@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from sandboxd.analyze import analyze
 from sandboxd.errors import RuleError
 from sandboxd.model import AnalysisContext, Behavior, Direction, EffectKind, Source, Strategy
-from sandboxd.policy.patterns import Place, parse_argv_pattern, split_words
-from sandboxd.policy.rules import matches, parse_rule, suggest
+from sandboxd.policy.patterns import Place, argv_text, parse_argv_pattern, split_words
+from sandboxd.policy.rules import index_rules, matches, parse_rule, suggest, tight_views
 from sandboxd.policy.shadows import shadows
+from sandboxd.policy.verdicts import programs_of
 from tests.policy.policy_cases import HOME, WORKSPACE, analysis, command, decide, effect, rows, rule, ruleset
 
 
@@ -284,3 +285,22 @@ def test_shadows_by_source() -> None:
     assert (found.rule.behavior, found.by.source) == (Behavior.DENY, Source.CLI_ARG)
     assert "never counts beside `Bash(make:*)`" in str(found)
     assert shadows(ruleset("deny@policySettings Bash(make x)", "allow@cliArg Bash(make:*)", strategy=order)) == ()
+
+
+WORDS = ("git", "npm", "/usr/bin/git", "run", "sudo", "*", "gi*", "push", "git*")
+
+
+@given(
+    st.lists(st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(" ".join), min_size=1, max_size=6),
+    st.lists(st.sampled_from(("git", "npm", "/usr/bin/git", "sudo", "run", "push")), min_size=1, max_size=4),
+    st.sampled_from(("", ":*")),
+)
+def test_the_index_by_program_loses_no_rule(contents: list[str], words: list[str], end: str) -> None:
+    """Every rule that matches a command is among those that the index gives for its program, and in the rules' order."""
+    rules = ruleset(*(f"deny Bash({content}{end if not content.endswith('*') else ''})" for content in contents))
+    index = index_rules(rules, Place(WORKSPACE, WORKSPACE, HOME))
+    one = analyze(" ".join(words), AnalysisContext(WORKSPACE, HOME, WORKSPACE)).commands[0]
+    views, written = tight_views(one), argv_text(one.argv)
+    wanted = [each for each in index.commands if each.command(views, written)]
+    given_ = index.about(programs_of(one))
+    assert [each for each in given_ if each.command(views, written)] == wanted
