@@ -27,6 +27,7 @@ WRONG = [
     ("[policy]\nauto_allow_if_sandboxed = 'yes'\n", "f:2", "true or false"),
     ("[sessions]\nmax_mode = ['wild']\n", "f:2", "one of default"),
     ("[sessions]\nroots = '~'\n", "f:2", "a list of strings"),
+    ("[sessions]\nprofiles = 'ci'\n", "f:2", "a list of strings"),
     ("[run\n", "f:1", "not valid TOML"),
     ("[classifier]\nprovider = 'magic'\n", "f:2", "one of none, anthropic, command"),
     ("[classifier]\n\non_outage = 'ask'\n", "f:3", "organisation"),
@@ -47,12 +48,14 @@ def test_wrong_value_names_line_and_fix(text: str, where: str, what: str) -> Non
 
 def test_good_values_land_in_their_fields() -> None:
     """Values arrive in the declared types; what is not named keeps its default."""
-    text = "[run]\ntimeout = 5\n[policy]\nstrategy = 'source-order'\n[sessions]\nmax_mode = ['plan']\n"
+    text = "[run]\ntimeout = 5\n[policy]\nstrategy = 'source-order'\n[sessions]\nmax_mode = ['plan']\nprofiles = []\n"
     config = settings.merge(settings.Config(), text, "f")
     assert config.run.timeout == 5.0
     assert config.run.grace == settings.RunSettings().grace
     assert config.policy.strategy is Strategy.SOURCE_ORDER
     assert config.sessions.max_mode == (Mode.PLAN,)
+    assert config.sessions.profiles == ()
+    assert "network" not in settings.SessionSettings().profiles
 
 
 def test_the_organisation_may_ask_on_an_outage() -> None:
