@@ -11,11 +11,11 @@ import signal
 import sys
 import time
 
-from sandboxd.cli import prompt, terminal, text
+from sandboxd.cli import interactive, prompt, terminal, text
 from sandboxd.cli.connect import any_client
 from sandboxd.client import AsyncExecution, AsyncSession, Run
 from sandboxd.errors import RequestError
-from sandboxd.model import Behavior, Decided, Decision, EndKind, Exited, Gap, Output, Queued, Result, Started, Stream
+from sandboxd.model import Behavior, Decided, Decision, EndKind, Exited, Gap, Output, Progress, Queued, Result, Started, Stream
 
 CHUNK = 1 << 16  # bytes of standard input at a time
 INTERRUPT_CAUSE = "interrupted"
@@ -34,6 +34,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--timeout", type=_seconds, metavar="S", help="seconds the command may run")
     parser.add_argument("--workspace", default="", metavar="DIR", help="default: the repository around the directory, else it")
     parser.add_argument("--cwd", default="", metavar="DIR", help="where it starts (default: here)")
+    parser.add_argument("-t", "--tty", action="store_true", help="run it on a terminal of its own, for programs that draw")
     parser.add_argument("--embedded", action="store_true", help="use no running daemon: be one for this command")
     parser.add_argument("--summary", action="store_true", help="say at the end what was decided, and how it was confined")
     parser.add_argument("-v", "--verbose", action="store_true", help="the summary, and every step of the decision")
@@ -103,21 +104,30 @@ async def _main(options: argparse.Namespace, command: str) -> int:
 
 async def _follow(session: AsyncSession, command: str, options: argparse.Namespace, executions: list[AsyncExecution]) -> Run:
     """Pass output on as it comes and, once the command runs, standard input too."""
-    forward = sys.stdin is not None and not sys.stdin.isatty()
+    size = interactive.size() if options.tty else None
+    forward = sys.stdin is not None and (size is not None or not sys.stdin.isatty())
     sinks: dict[Stream, _Sink | _Collector]
     if options.output == "json":
         sinks = {stream: _Collector() for stream in Stream}
     else:
-        sinks = {Stream.STDOUT: _Sink(sys.stdout.fileno()), Stream.STDERR: _Sink(sys.stderr.fileno())}
+        out = _Sink(sys.stdout.fileno(), screen=size is not None)
+        sinks = {Stream.STDOUT: out, Stream.STDERR: _Sink(sys.stderr.fileno())}
+    beat = interactive.Heartbeat(quiet=options.output == "json" or size is not None)
     decision: Decision | None = None
     profile, dropped = "", 0
     feeding: asyncio.Task[None] | None = None
-    async with await session.start(command, timeout=options.timeout, stdin=forward) as execution:
+    async with (
+        await session.start(command, timeout=options.timeout, stdin=forward, terminal=size) as execution,
+        contextlib.AsyncExitStack() as raw,
+    ):
         executions.append(execution)
         try:
             async for event in execution:
                 match event:
+                    case Progress():
+                        beat.show(event)
                     case Output():
+                        beat.clear()
                         await sinks[event.stream].write(event.data)
                     case Gap():
                         dropped += event.length
@@ -127,13 +137,16 @@ async def _follow(session: AsyncSession, command: str, options: argparse.Namespa
                         decision = event.decision
                     case Started():
                         profile = event.profile
+                        if size is not None:
+                            await raw.enter_async_context(interactive.raw(execution))
                         if forward:
                             feeding = asyncio.create_task(_feed(execution, sys.stdin.fileno()))
                     case Exited():
+                        beat.clear()
                         for sink in sinks.values():
                             await sink.write(b"", final=True)
-                        out, err = (bytes(sinks[stream].collected) for stream in (Stream.STDOUT, Stream.STDERR))
-                        return Run(command, event.result, decision, profile, out, err, dropped)
+                        stdout, stderr = (bytes(sinks[stream].collected) for stream in (Stream.STDOUT, Stream.STDERR))
+                        return Run(command, event.result, decision, profile, stdout, stderr, dropped)
         finally:
             if feeding is not None:
                 feeding.cancel()
@@ -146,9 +159,9 @@ class _Sink:
 
     collected = b""
 
-    def __init__(self, fd: int) -> None:
+    def __init__(self, fd: int, *, screen: bool = False) -> None:
         self._fd = fd
-        self._filter = terminal.Filter() if os.isatty(fd) else None
+        self._filter = terminal.Filter(screen=screen) if os.isatty(fd) else None
 
     async def write(self, data: bytes, *, final: bool = False) -> None:
         """Write all of it. Raises BrokenPipeError when nobody reads any more."""

@@ -80,27 +80,42 @@ _SGR = re.compile(r"\x1b\[[0-9;:]*m")
 # A colour sequence, or a control character (C0 but tab, line feed, carriage return, backspace; DEL; C1).
 _CONTROL = re.compile(r"(\x1b\[[0-9;:]*m)|[\x00-\x07\x0b\x0c\x0e-\x1f\x7f-\x9f]")
 _UNFINISHED = re.compile(r"\x1b(\[[0-9;:]{0,60})?$")
+# For a program that was given the terminal: it may draw. What makes a terminal answer (as if somebody typed), print, or
+# do something outside its own screen is still shown: reports (c, n, t, x, $p), media copy (i), every string (OSC, DCS …).
+_SCREEN = re.compile(
+    r"(\x1b\[[0-?]*[@-bd-hj-mo-su-wyz]|\x1b\[[0-?]* q|\x1b[()][0AB]|\x1b[=>78DEHM])"
+    r"|[\x00-\x06\x0b\x0c\x0e-\x1f\x7f-\x9f]"
+)
+_SCREEN_UNFINISHED = re.compile(r"\x1b(\[[0-?]{0,60} ?|[()])?$")
+_MODE = re.compile(r"\x1b\[\?([0-9;]+)([hl])$")
+_ON_AT_FIRST = ("7", "25")  # private modes that a terminal starts with: wrap lines, show the cursor
 
 
 class Filter:
     """What a command prints, made fit for a terminal: colours pass, every other control sequence is shown, not obeyed.
 
     So no output can move the cursor up, clear the screen, set the clipboard (OSC 52) or forge a prompt of ours.
-    Feed it chunks as they come; sequences and characters may be cut anywhere.
+    Feed it chunks as they come; sequences and characters may be cut anywhere. With `screen` the program may also draw,
+    for the time that it runs: whatever mode it leaves behind is put back at the end.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, screen: bool = False) -> None:
+        self._known, self._cut = (_SCREEN, _SCREEN_UNFINISHED) if screen else (_CONTROL, _UNFINISHED)
+        self._modes: dict[str, str] = {}
         self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
         self._held = ""
         self._coloured = False
 
     def feed(self, data: bytes, *, final: bool = False) -> str:
         text = self._held + self._decoder.decode(data, final)
-        unfinished = None if final else _UNFINISHED.search(text)
+        unfinished = None if final else self._cut.search(text)
         self._held = text[unfinished.start() :] if unfinished else ""
         if unfinished:
             text = text[: unfinished.start()]
-        out = _CONTROL.sub(self._replace, text)
+        out = self._known.sub(self._replace, text)
+        if final:
+            out += "".join(f"\x1b[?{number}{'h' if number in _ON_AT_FIRST else 'l'}" for number in sorted(self._modes))
+            self._modes.clear()
         if final and self._coloured:
             self._coloured = False
             out += "\x1b[0m"
@@ -109,5 +124,11 @@ class Filter:
     def _replace(self, match: re.Match[str]) -> str:
         if match[1]:
             self._coloured = True
+            if mode := _MODE.match(match[1]):
+                for number in filter(None, mode[1].split(";")):
+                    if (mode[2] == "h") == (number in _ON_AT_FIRST):
+                        self._modes.pop(number, None)
+                    else:
+                        self._modes[number] = mode[2]
             return match[1]
         return f"\\x{ord(match[0]):02x}"
