@@ -26,6 +26,7 @@ from sandboxd.consult.classifier import ClassifierStatus
 from sandboxd.consult.hookdefs import HookEvent
 from sandboxd.consulting import Consulting
 from sandboxd.errors import Exhausted, NotFound, RequestError, SandboxdError, Unavailable
+from sandboxd.isolation.environment import SYSTEM_PATH, search_path
 from sandboxd.jobs import Job, Turn, validate
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import (
@@ -196,6 +197,7 @@ class Engine:
             enforcement_full=enforcement is not None and enforcement.overall is Strength.FULL,
             auto_allow_if_sandboxed=self.config.policy.auto_allow_if_sandboxed,
             tables=self.catalog.tables,
+            more_path=search_path(self.catalog.profile(session.profile), session.isolation)[len(SYSTEM_PATH) :],
             breaker_open=session.denials.open,
         )
 
@@ -397,6 +399,7 @@ class Engine:
             decision=decision,
             analysis=judged.analysis,
             durable=durable,
+            lazy=not execution_id,
             secrets=session.secrets,
         )
         for queue in self._watchers:

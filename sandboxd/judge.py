@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from sandboxd.analyze import TABLES, analyze
 from sandboxd.effects.tables import Tables
+from sandboxd.isolation.environment import SYSTEM_PATH
 from sandboxd.model import Analysis, AnalysisContext, Decision, Facts, Inputs, Mode, Needs, Opinion, RuleSet, Scope, ToolCall
 from sandboxd.observe import observe
 from sandboxd.policy.waterfall import evaluate
@@ -36,6 +37,7 @@ class Question:
     auto_allow_if_sandboxed: bool = False
     unsandboxed: str = ""
     tables: Tables = TABLES
+    more_path: tuple[str, ...] = ()  # what profile and session add to PATH
     breaker_open: bool = False
     call: ToolCall | None = None  # the use of a tool that is not a shell; `text` is how it is shown then
     host_tmp: str = ""  # the session's temporary directory as the front-end sees it, which runs such a tool
@@ -79,7 +81,7 @@ class Judged:
 
 
 # PATH of every box, in this order: system directories first, so that a workspace cannot shadow a tool.
-BOX_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+BOX_PATH = ":".join(SYSTEM_PATH)
 
 
 def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
@@ -91,7 +93,13 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         analysis = analyze_call(question.call, question.cwd, scope.home)
     facts = Facts()
     if question.observed:
-        facts = observe(analysis, workspace=scope.workspace, home=scope.home, additional=scope.additional, path_env=BOX_PATH)
+        facts = observe(
+            analysis,
+            workspace=scope.workspace,
+            home=scope.home,
+            additional=scope.additional,
+            path_env=":".join((BOX_PATH, *question.more_path)),
+        )
     if scope.guarded:  # as the targets of core.hooksPath: what runs there runs outside the box
         facts = dataclasses.replace(facts, hooks_paths=(*facts.hooks_paths, *scope.guarded))
     inputs = Inputs(

@@ -327,7 +327,12 @@ def test_one_group_of_version_2_holds_both_limits() -> None:
     if cgroups.found().version != 2:
         pytest.skip("no delegated control groups of version 2 here; the other tests of limits ran on version 1 or rlimits")
     taken: list[int] = []
-    groups = cgroups.join(Limits(pids=50, memory=100 << 20), 0, lambda fd: taken.append(fd) or fd)
+
+    def take(fd: int) -> int:
+        taken.append(fd)
+        return fd
+
+    groups = cgroups.join(Limits(pids=50, memory=100 << 20), 0, take)
     try:
         (path,) = groups.paths
         assert Path(path, "pids.max").read_text() == "50\n"
