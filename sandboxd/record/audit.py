@@ -102,9 +102,11 @@ class Record:
         analysis: Analysis | None = None,
         at: float | None = None,
         durable: bool = False,
+        lazy: bool = False,
         secrets: tuple[str, ...] = (),
     ) -> DecisionRow:
-        """Keep a decision; with `durable` return only when it is on disk. The row comes back as it will be read.
+        """Keep a decision; with `durable` return only when it is on disk; `lazy`: nothing follows it, so that it may be
+        written a moment later. The row comes back as it will be read.
 
         `secrets` are known values (of the environment, say) to blot out. Raises Exhausted when the disk does not keep up,
         Unavailable when a durable decision cannot be written.
@@ -142,7 +144,7 @@ class Record:
                 ),
             )
 
-        written = self._writer.put(statement, durable=durable)
+        written = self._writer.put(statement, durable=durable, lazy=lazy)
         if durable:
             await asyncio.wrap_future(written)
         return row

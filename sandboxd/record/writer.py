@@ -12,6 +12,7 @@ import logging
 import queue
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from sandboxd.record.schema import connect
 log = logging.getLogger("sandboxd.record")
 
 BATCH = 512  # entries a commit
+LINGER = 0.2  # seconds that entries which are in no hurry wait for more of their kind, so that encoding disturbs nobody
 MAX_WAITING = 20_000  # entries; beyond, no new command is taken
 FIX = "see the disk of the state directory"
 
@@ -34,6 +36,7 @@ class Entry:
 
     statement: Callable[[], Statement] | None
     durable: bool = False
+    lazy: bool = False
     done: Future[None] = field(default_factory=Future)
 
 
@@ -49,9 +52,10 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name="sandboxd-record", daemon=True)
         self._thread.start()
 
-    def put(self, statement: Callable[[], Statement], *, durable: bool = False) -> Future[None]:
-        """Queue a statement. The future is done when it is committed (durable: on disk), or failed."""
-        entry = Entry(statement, durable)
+    def put(self, statement: Callable[[], Statement], *, durable: bool = False, lazy: bool = False) -> Future[None]:
+        """Queue a statement. The future is done when it is committed (durable: on disk), or failed. `lazy`: it may wait for
+        others, at most LINGER; anything that is not, a flush included, takes it along."""
+        entry = Entry(statement, durable, lazy and not durable)
         entry.done.set_running_or_notify_cancel()  # a caller that stops waiting does not take the entry back
         if self._closed:
             entry.done.set_exception(Unavailable("the record is closed"))
@@ -107,12 +111,15 @@ class Writer:
     def _gather(self) -> tuple[list[Entry], bool]:
         batch: list[Entry] = []
         entry = self._queue.get()
+        until = time.monotonic() + LINGER
+        lazy = True
         while entry is not None:
             batch.append(entry)
             if len(batch) >= BATCH:
                 return batch, True
+            lazy = lazy and entry.lazy
             try:
-                entry = self._queue.get_nowait()
+                entry = self._queue.get(timeout=max(until - time.monotonic(), 0)) if lazy else self._queue.get_nowait()
             except queue.Empty:
                 return batch, True
         return batch, False

@@ -402,3 +402,20 @@ def test_disk_full(path: str) -> None:
     done = subprocess.run([sys.executable, "-c", DISK_FULL, path], check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "the record cannot be written" in done.stdout
+
+
+async def test_what_is_in_no_hurry(path: str) -> None:
+    """A lazy decision is read as soon as it is asked for, goes along with a durable one, and is there after a close."""
+    record = Record(path)
+    await decide(record, 1, lazy=True)
+    assert record.decision("d1").decision == ALLOW
+    await decide(record, 2, lazy=True)
+    await decide(record, 3, durable=True)
+    with sqlite3.connect(path) as reader:
+        assert [name for (name,) in reader.execute("SELECT id FROM decisions ORDER BY row")] == ["d1", "d2", "d3"]
+    reader.close()
+    await decide(record, 4, lazy=True)
+    await asyncio.to_thread(record.close)
+    with sqlite3.connect(path) as reader:
+        assert reader.execute("SELECT COUNT(*) FROM decisions").fetchone() == (4,)
+    reader.close()
