@@ -400,7 +400,6 @@ class Engine:
             analysis=judged.analysis,
             durable=durable,
             lazy=not execution_id,
-            lazy=not execution_id,
             secrets=session.secrets,
         )
         for queue in self._watchers:
