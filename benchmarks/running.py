@@ -1,0 +1,84 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A daemon of its own for measurements and load: a child process in a temporary home, and what it costs."""
+
+from __future__ import annotations
+
+import os
+import select
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Daemon:
+    pid: int
+    home: Path
+
+    @property
+    def address(self) -> str:
+        """Of the admin socket."""
+        return f"unix:{self.home}/r/sandboxd/admin.sock"
+
+    @property
+    def workspace(self) -> str:
+        return str(self.home / "ws")
+
+    @property
+    def state(self) -> Path:
+        return self.home / ".local/state/sandboxd"
+
+    def memory(self) -> int:
+        """Resident bytes."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGESIZE")
+
+    def descriptors(self) -> int:
+        return len(os.listdir(f"/proc/{self.pid}/fd"))
+
+    def children(self) -> int:
+        """Processes below it."""
+        parents: dict[int, int] = {}
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                pass
+        count, ring = 0, {self.pid}
+        while ring := {pid for pid, parent in parents.items() if parent in ring}:
+            count += len(ring)
+        return count
+
+
+@contextmanager
+def daemon(settings: str = "") -> Iterator[Daemon]:
+    """A serving daemon; killed and removed at the end."""
+    with tempfile.TemporaryDirectory(prefix="sbxd-load-") as directory:
+        home = Path(directory)
+        for name in ("ws", "r", "t"):
+            (home / name).mkdir(mode=0o700)
+        config = home / ".config/sandboxd"
+        config.mkdir(parents=True)
+        (config / "config.toml").write_text(settings)
+        env = {"HOME": directory, "XDG_RUNTIME_DIR": f"{home}/r", "PATH": os.environ["PATH"], "TMPDIR": f"{home}/t"}
+        child = subprocess.Popen([sys.executable, "-m", "sandboxd.cli.main", "serve"], env=env, stderr=subprocess.PIPE)
+        try:
+            assert child.stderr is not None
+            while select.select([child.stderr], [], [], 30)[0]:
+                line = child.stderr.readline()
+                if b"serving on" in line or not line:
+                    break
+            yield Daemon(child.pid, home)
+        finally:
+            child.terminate()
+            try:
+                child.wait(20)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                child.wait()
+            if child.stderr is not None:
+                child.stderr.close()
