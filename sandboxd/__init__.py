@@ -13,7 +13,11 @@ schedule    which command may start when
 isolation   how a decided command is confined
 run         spawn, stream, time out, kill
 record      what was decided and done, and why
-sessions    one agent's conversation: workspace, cwd, mode, rules
+rulefiles   what the rule files of a workspace say, and what of it waits for trust
+sessions    one agent's conversation: workspace, cwd, mode, rules; who may make, see and change it
+catalog     profiles, effect tables, what the trial runs showed
+consulting  hooks around a command, and the race of hooks and humans for the answer to an ASK
+confining   a decided command in its box
 engine      one request from text to result; the order of all stages stands in one function
 api         the RPC methods, a few lines each
 daemon      composition root: config -> engine -> server
