@@ -79,7 +79,7 @@ class SessionState:
         self.ended = False
         self.denials = Breaker()
         # What the classifier may know of the conversation; a child begins with what its parent's user had said.
-        self.transcript = Transcript() if parent is None else parent.transcript
+        self.transcript: Transcript = Transcript() if parent is None else parent.transcript
         self.declared: tuple[Tool, ...] = ()  # by its front-end; a child has its parent's
         self.cli_rules: tuple[Rule, ...] = ()
         self.session_rules: tuple[Rule, ...] = ()  # approved "for this session"
