@@ -58,6 +58,13 @@ class Catalog:
         """
         return backends.choose(profile, self.probes, explicit=named)
 
+    def bare(self, profile: Profile) -> bool:
+        """Whether a command of this profile would run without any sandbox."""
+        try:
+            return self.backend(profile).name == backends.BARE
+        except IsolationError:
+            return False  # then nothing runs
+
     def enforcement(self, profile: Profile) -> Enforcement | None:
         """What the chosen backend's trial run enforced; None when nothing can run this profile."""
         try:

@@ -185,8 +185,10 @@ class Engine:
         cwd = join(session.cwd, request.cwd) if request.cwd else session.cwd
         if not os.path.isdir(cwd):
             raise RequestError(f"the directory `{cwd}` does not exist", field="command.cwd", fix="name an existing one")
-        enforcement = self.catalog.enforcement(self.catalog.profile(session.profile))
+        profile = self.catalog.profile(session.profile)
+        enforcement = self.catalog.enforcement(profile)
         return Question(
+            unsandboxed="profile none" if self.catalog.bare(profile) else "",
             text=request.text,
             cwd=cwd,
             scope=session.scope,

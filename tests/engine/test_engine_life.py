@@ -297,3 +297,25 @@ async def test_settings_choose_the_mode_and_may_switch_bypass_off(house: House) 
     assert (await house.run("touch x", bypass))[0].end is EndKind.DENIED
     with pytest.raises(Forbidden):
         engine.sessions.update(bypass, Role.ADMIN, mode=Mode.BYPASS)
+
+
+async def test_without_a_sandbox_the_question_says_so(house: House) -> None:
+    """Where a named profile really runs bare, the result says it, and what only a sandbox makes harmless is denied."""
+    engine = house.engine
+    folder = Path(engine.dirs.config) / "profiles"
+    folder.mkdir()
+    (folder / "bare.toml").write_text('[isolation]\nrequire = "none"\nfallback = ["none"]\n')
+    engine.reload(engine.config)
+    session = house.session(profile="bare")
+    result, _, _ = await house.run("pwd", session)
+    assert result.enforcement is not None
+    assert result.enforcement.backend == "bwrap"
+    engine.set_probes(tuple(probe for probe in engine.catalog.probes if probe.backend == "none"))
+    result, text, _ = await house.run("pwd", session)
+    assert result.enforcement is not None
+    assert (result.enforcement.backend, text) == ("none", f"{house.workspace}\n")
+    assert (await house.run('cat "$HIDDEN"', session))[0].end is EndKind.DENIED
+    row = house.engine.record.decisions()[0]
+    assert row.decision.reason == "scope.read_unresolved"
+    default = house.session()
+    assert (await house.run("pwd", default))[0].end is EndKind.FAILED
