@@ -15,7 +15,21 @@ from sandboxd.cli import interactive, prompt, terminal, text
 from sandboxd.cli.connect import any_client
 from sandboxd.client import AsyncExecution, AsyncSession, Run
 from sandboxd.errors import RequestError
-from sandboxd.model import Behavior, Decided, Decision, EndKind, Exited, Gap, Output, Progress, Queued, Result, Started, Stream
+from sandboxd.model import (
+    Behavior,
+    Decided,
+    Decision,
+    EndKind,
+    Exited,
+    Gap,
+    Output,
+    Progress,
+    Queued,
+    Result,
+    Started,
+    Stream,
+    Strength,
+)
 
 CHUNK = 1 << 16  # bytes of standard input at a time
 INTERRUPT_CAUSE = "interrupted"
@@ -250,7 +264,8 @@ def _summary(done: Run, *, on: bool) -> str:
     said = terminal.paint(verb, terminal.BOLD, colour, on=on)
     if result.enforcement is None:
         return f"{said} by {text.step(decision)}; it did not run"
-    promise = ", read-only promise" if decision.promise else ""
+    kept = decision.promise and result.enforcement.overall is not Strength.NONE  # without a sandbox nobody keeps it
+    promise = ", read-only promise" if kept else ""
     ended = f"exit {result.code}" if result.end is EndKind.EXITED else f"{result.end.value} ({result.code})"
     return (
         f"{said} by {text.step(decision)}{promise}; profile {done.profile}; enforcement {text.enforcement(result.enforcement)}; "
