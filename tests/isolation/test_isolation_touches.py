@@ -176,8 +176,8 @@ def test_no_way_leads_to_what_is_protected(who: Runner, fixture: Path) -> None:
     """Each row as a script of its own, a few in each box: protected files and directories stay byte for byte."""
     if who.kind == "dropped":
         pytest.skip("the box is the plain user's")
+    status = git(fixture, "status", "--porcelain")  # first: it may refresh the index itself
     before = protected(fixture, who.home)
-    status = git(fixture, "status", "--porcelain")
     scripts = [f"printf 'x\\n' > payload; chmod +x payload; {row}\ntrue" for row in TOUCHES]
     runs = [f"{CLEAN} printf %s {shlex.quote(script)} > x.sh; bash ./x.sh" for script in scripts]
     texts = ["\n".join(runs[start : start + TOGETHER]) for start in range(0, len(runs), TOGETHER)]
