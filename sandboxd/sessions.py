@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
 import os
 import pwd
@@ -72,7 +73,9 @@ class Sessions:
         state = SessionState(session_id, secrets.token_urlsafe(16), spec, role, isolation, parent)
         try:
             state.cli_rules = tuple(
-                rules.parse_rule(text, behavior, Source.CLI_ARG, f"--{behavior.value}")
+                dataclasses.replace(  # an agent binds itself: its `ask` takes the place of nobody's deny
+                    rules.parse_rule(text, behavior, Source.CLI_ARG, f"--{behavior.value}"), trusted=role is Role.ADMIN
+                )
                 for behavior, texts in ((Behavior.DENY, spec.deny), (Behavior.ASK, spec.ask), (Behavior.ALLOW, spec.allow))
                 for text in texts
                 if parent is None or behavior is not Behavior.ALLOW

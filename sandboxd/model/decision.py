@@ -52,7 +52,11 @@ class Strategy(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One permission rule. `text` is as written (`Bash(npm run:*)`), `origin` is `file:line` or a flag's name."""
+    """One permission rule. `text` is as written (`Bash(npm run:*)`), `origin` is `file:line` or a flag's name.
+
+    `trusted` False: it comes from whoever it binds (a workspace nobody trusted, an agent, a child session), so it may only
+    tighten: it takes no other rule's place.
+    """
 
     behavior: Behavior
     tool: str
@@ -63,6 +67,7 @@ class Rule:
     reason: str = ""
     match: tuple[str, ...] = ()
     not_match: tuple[str, ...] = ()
+    trusted: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from sandboxd.policy.sources import rank
 
 def inherit(own: RuleSet, parent: RuleSet, narrowed: tuple[str, ...], parent_workspace: str, workspace: str) -> RuleSet:
     """`own` under `parent`: every deny and ask of both; the parent's allows (only those of `narrowed`, when it names
-    any); what the child's own files allow beyond that is inert."""
+    any); what the child's own files allow beyond that is inert, and what they ask takes the place of no deny."""
     wanted = {text.strip() for text in narrowed}
     given: dict[Rule, None] = {}
     for rule in parent.rules:
@@ -32,7 +32,8 @@ def inherit(own: RuleSet, parent: RuleSet, narrowed: tuple[str, ...], parent_wor
             if (rule.tool, rule.content) not in allowed or path_rule(rule):
                 inert.append(rule)
             continue
-        given[rule] = None
+        if rule not in given:
+            given[dataclasses.replace(rule, trusted=False)] = None
     return RuleSet(tuple(sorted(given, key=lambda rule: rank(rule.source))), own.strategy, tuple(inert))
 
 

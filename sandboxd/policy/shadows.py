@@ -59,7 +59,7 @@ def shadows(rules: RuleSet) -> tuple[Shadow, ...]:
 
 def _wins(other: Rule, rule: Rule, strategy: Strategy, first: bool) -> bool:
     """Whether `other`, which matches wherever `rule` does, settles it there. Of two that say the same, the first stays."""
-    if strategy is Strategy.SOURCE_ORDER and other.source is not rule.source:
+    if strategy is Strategy.SOURCE_ORDER and other.source is not rule.source and other.trusted and rule.trusted:
         final = rule.source is Source.POLICY and rule.behavior is Behavior.DENY
         return rank(other.source) < rank(rule.source) and not final
     if _WEIGHT[other.behavior] != _WEIGHT[rule.behavior]:

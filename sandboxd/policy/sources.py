@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sandboxd.errors import RuleError
@@ -236,11 +236,14 @@ def rank(source: Source) -> int:
 
 
 def merge(files: tuple[SourceFile, ...], strategy: Strategy) -> RuleSet:
-    """One rule set, in source order. What an untrusted file allows is inert and only reported; what it tightens counts."""
+    """One rule set, in source order. What an untrusted file allows is inert and only reported; what it tightens counts,
+    and takes no other rule's place."""
     rules: list[Rule] = []
     inert: list[Rule] = []
     for file in sorted(files, key=lambda file: rank(file.source)):
+        if file.trusted:
+            rules += file.rules
+            continue
         for rule in file.rules:
-            untrusted = not file.trusted and rule.behavior is Behavior.ALLOW
-            (inert if untrusted else rules).append(rule)
+            (inert if rule.behavior is Behavior.ALLOW else rules).append(replace(rule, trusted=False))
     return RuleSet(tuple(rules), strategy, tuple(inert))

@@ -153,11 +153,13 @@ class _Judge:
     def _settled(self, hits: list[Hit]) -> list[Hit]:
         if not self.by_source or not hits:
             return hits
-        best = min(rank(hit.compiled.rule.source) for hit in hits)
+        # A rule that is not trusted counts besides the others, and displaces none.
+        best = min((rank(hit.compiled.rule.source) for hit in hits if hit.compiled.rule.trusted), default=-1)
         return [
             hit
             for hit in hits
             if rank(hit.compiled.rule.source) == best
+            or not hit.compiled.rule.trusted
             or (hit.compiled.rule.source is Source.POLICY and hit.behavior is Behavior.DENY)
         ]
 

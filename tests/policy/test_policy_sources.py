@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 
 import pytest
@@ -10,10 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.errors import RuleError
-from sandboxd.model import Behavior, Mode, RuleSet, Source, Strategy
+from sandboxd.model import Behavior, Mode, Rule, RuleSet, Source, Strategy
+from sandboxd.policy.inherit import inherit
 from sandboxd.policy.modes import MODES, effective, looser
+from sandboxd.policy.shadows import shadows
 from sandboxd.policy.sources import SourceFile, merge, parse_claude_settings, parse_settings_toml
-from tests.policy.policy_cases import WORKSPACE, decide
+from tests.policy.policy_cases import WORKSPACE, decide, rule, ruleset
 
 OURS = """\
 [permissions]
@@ -169,6 +172,57 @@ def test_untrusted() -> None:
     assert decide("make test", rules=merged).behavior is Behavior.ASK
     assert decide("rm x", rules=merged).behavior is Behavior.DENY
     assert decide("git push", rules=merged).step == "1f"
+
+
+_TIGHTNESS = {Behavior.ALLOW: 0, Behavior.ASK: 1, Behavior.DENY: 2}
+_LINES = ("make x", "rm -rf build", "echo a > b", "cat a/secret", "ls", "curl https://a.test/x", "make 'open", "a && make x")
+_TOOLS = ("Bash", "Bash(make:*)", "Bash(rm:*)", "Edit(**)", "Read(a/**)", "WebFetch(domain:a.test)", "Bash(* x)")
+
+
+@st.composite
+def _some_rules(draw: st.DrawFn, behaviors: tuple[Behavior, ...]) -> tuple[Rule, ...]:
+    found = st.tuples(st.sampled_from(behaviors), st.sampled_from(_TOOLS), st.sampled_from(list(Source)))
+    return tuple(rule(text, behavior.value, source) for behavior, text, source in draw(st.lists(found, max_size=4)))
+
+
+@given(
+    st.sampled_from(_LINES),
+    _some_rules(tuple(Behavior)),
+    _some_rules((Behavior.DENY, Behavior.ASK)),
+    st.sampled_from(list(Strategy)),
+    st.sampled_from(list(Mode)),
+    st.booleans(),
+)
+def test_what_is_not_trusted_only_tightens(
+    line: str, own: tuple[Rule, ...], theirs: tuple[Rule, ...], strategy: Strategy, mode: Mode, headless: bool
+) -> None:
+    """Whatever an untrusted source denies or asks, wherever it stands in the order: no command becomes looser by it."""
+    untrusted = tuple(dataclasses.replace(each, trusted=False) for each in theirs)
+    for together in ((*own, *untrusted), (*untrusted, *own)):
+        before = decide(line, rules=RuleSet(own, strategy), mode=mode, headless=headless)
+        after = decide(line, rules=RuleSet(together, strategy), mode=mode, headless=headless)
+        assert _TIGHTNESS[after.behavior] >= _TIGHTNESS[before.behavior], (before.message, after.message)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+def test_an_ask_of_the_workspace_replaces_a_users_deny_only_when_trusted(trusted: bool) -> None:
+    """Under source-order the project stands above the user; a project nobody has trusted does not."""
+    theirs = parse_settings_toml('[permissions]\nask = ["Bash(rm:*)"]', Source.LOCAL, "w", trusted)
+    user = parse_settings_toml('[permissions]\ndeny = ["Bash(rm:*)"]', Source.USER, "u", True)
+    merged = merge((theirs, user), Strategy.SOURCE_ORDER)
+    assert decide("rm x", rules=merged).behavior is (Behavior.ASK if trusted else Behavior.DENY)
+    assert [shadow.rule.origin for shadow in shadows(merged)] == (["u:2"] if trusted else ["w:2"])
+
+
+@pytest.mark.parametrize("strategy", list(Strategy))
+def test_a_childs_ask_replaces_none_of_its_parents_denies(strategy: Strategy) -> None:
+    """What a child session or its files ask counts besides what the parent denies, whatever the order of sources."""
+    parent = ruleset("deny Bash(rm:*)", "allow Bash(make:*)", strategy=strategy)
+    child = ruleset("ask@cliArg Bash(rm:*)", "ask@cliArg Bash(make x)", strategy=strategy)
+    rules = inherit(child, parent, (), WORKSPACE, WORKSPACE)
+    assert decide("rm x", rules=rules).behavior is Behavior.DENY
+    assert decide("make x", rules=rules).behavior is Behavior.ASK
+    assert decide("make y", rules=rules).behavior is Behavior.ALLOW
 
 
 def test_order() -> None:
