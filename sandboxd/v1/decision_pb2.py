@@ -22,32 +22,35 @@ _runtime_version.ValidateProtobufRuntimeVersion(
 _sym_db = _symbol_database.Default()
 
 
+from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 from sandboxd.v1 import analysis_pb2 as sandboxd_dot_v1_dot_analysis__pb2
 from sandboxd.v1 import session_pb2 as sandboxd_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1asandboxd/v1/decision.proto\x12\x0bsandboxd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1asandboxd/v1/analysis.proto\x1a\x19sandboxd/v1/session.proto\"\xe5\x01\n\x0e\x44\x65\x63isionRecord\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0b\n\x03\x63wd\x18\x05 \x01(\t\x12\x1f\n\x04mode\x18\x06 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x08\x64\x65\x63ision\x18\x08 \x01(\x0b\x32\x15.sandboxd.v1.Decision\"D\n\x19\x44\x65\x63isionServiceGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\"K\n\x1a\x44\x65\x63isionServiceGetResponse\x12-\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x1b.sandboxd.v1.DecisionRecord\"\x81\x01\n\x1a\x44\x65\x63isionServiceListRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12(\n\tbehaviors\x18\x02 \x03(\x0e\x32\x15.sandboxd.v1.Behavior\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"f\n\x1b\x44\x65\x63isionServiceListResponse\x12.\n\tdecisions\x18\x01 \x03(\x0b\x32\x1b.sandboxd.v1.DecisionRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"1\n\x1b\x44\x65\x63isionServiceWatchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"M\n\x1c\x44\x65\x63isionServiceWatchResponse\x12-\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x1b.sandboxd.v1.DecisionRecord2\xa4\x02\n\x0f\x44\x65\x63isionService\x12V\n\x03Get\x12&.sandboxd.v1.DecisionServiceGetRequest\x1a\'.sandboxd.v1.DecisionServiceGetResponse\x12Y\n\x04List\x12\'.sandboxd.v1.DecisionServiceListRequest\x1a(.sandboxd.v1.DecisionServiceListResponse\x12^\n\x05Watch\x12(.sandboxd.v1.DecisionServiceWatchRequest\x1a).sandboxd.v1.DecisionServiceWatchResponse0\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1asandboxd/v1/decision.proto\x12\x0bsandboxd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1asandboxd/v1/analysis.proto\x1a\x19sandboxd/v1/session.proto\"\xb7\x02\n\x0e\x44\x65\x63isionRecord\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0b\n\x03\x63wd\x18\x05 \x01(\t\x12\x1f\n\x04mode\x18\x06 \x01(\x0e\x32\x11.sandboxd.v1.Mode\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\'\n\x08\x64\x65\x63ision\x18\x08 \x01(\x0b\x32\x15.sandboxd.v1.Decision\x12\'\n\x08\x61nalysis\x18\t \x01(\x0b\x32\x15.sandboxd.v1.Analysis\x12\'\n\x07timings\x18\n \x03(\x0b\x32\x16.sandboxd.v1.StageTime\"F\n\tStageTime\x12\r\n\x05stage\x18\x01 \x01(\t\x12*\n\x07\x65lapsed\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\"D\n\x19\x44\x65\x63isionServiceGetRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\"K\n\x1a\x44\x65\x63isionServiceGetResponse\x12-\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x1b.sandboxd.v1.DecisionRecord\"\x81\x01\n\x1a\x44\x65\x63isionServiceListRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12(\n\tbehaviors\x18\x02 \x03(\x0e\x32\x15.sandboxd.v1.Behavior\x12\x11\n\tpage_size\x18\x03 \x01(\x05\x12\x12\n\npage_token\x18\x04 \x01(\t\"f\n\x1b\x44\x65\x63isionServiceListResponse\x12.\n\tdecisions\x18\x01 \x03(\x0b\x32\x1b.sandboxd.v1.DecisionRecord\x12\x17\n\x0fnext_page_token\x18\x02 \x01(\t\"1\n\x1b\x44\x65\x63isionServiceWatchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"M\n\x1c\x44\x65\x63isionServiceWatchResponse\x12-\n\x08\x64\x65\x63ision\x18\x01 \x01(\x0b\x32\x1b.sandboxd.v1.DecisionRecord2\xa4\x02\n\x0f\x44\x65\x63isionService\x12V\n\x03Get\x12&.sandboxd.v1.DecisionServiceGetRequest\x1a\'.sandboxd.v1.DecisionServiceGetResponse\x12Y\n\x04List\x12\'.sandboxd.v1.DecisionServiceListRequest\x1a(.sandboxd.v1.DecisionServiceListResponse\x12^\n\x05Watch\x12(.sandboxd.v1.DecisionServiceWatchRequest\x1a).sandboxd.v1.DecisionServiceWatchResponse0\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sandboxd.v1.decision_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_DECISIONRECORD']._serialized_start=132
-  _globals['_DECISIONRECORD']._serialized_end=361
-  _globals['_DECISIONSERVICEGETREQUEST']._serialized_start=363
-  _globals['_DECISIONSERVICEGETREQUEST']._serialized_end=431
-  _globals['_DECISIONSERVICEGETRESPONSE']._serialized_start=433
-  _globals['_DECISIONSERVICEGETRESPONSE']._serialized_end=508
-  _globals['_DECISIONSERVICELISTREQUEST']._serialized_start=511
-  _globals['_DECISIONSERVICELISTREQUEST']._serialized_end=640
-  _globals['_DECISIONSERVICELISTRESPONSE']._serialized_start=642
-  _globals['_DECISIONSERVICELISTRESPONSE']._serialized_end=744
-  _globals['_DECISIONSERVICEWATCHREQUEST']._serialized_start=746
-  _globals['_DECISIONSERVICEWATCHREQUEST']._serialized_end=795
-  _globals['_DECISIONSERVICEWATCHRESPONSE']._serialized_start=797
-  _globals['_DECISIONSERVICEWATCHRESPONSE']._serialized_end=874
-  _globals['_DECISIONSERVICE']._serialized_start=877
-  _globals['_DECISIONSERVICE']._serialized_end=1169
+  _globals['_DECISIONRECORD']._serialized_start=164
+  _globals['_DECISIONRECORD']._serialized_end=475
+  _globals['_STAGETIME']._serialized_start=477
+  _globals['_STAGETIME']._serialized_end=547
+  _globals['_DECISIONSERVICEGETREQUEST']._serialized_start=549
+  _globals['_DECISIONSERVICEGETREQUEST']._serialized_end=617
+  _globals['_DECISIONSERVICEGETRESPONSE']._serialized_start=619
+  _globals['_DECISIONSERVICEGETRESPONSE']._serialized_end=694
+  _globals['_DECISIONSERVICELISTREQUEST']._serialized_start=697
+  _globals['_DECISIONSERVICELISTREQUEST']._serialized_end=826
+  _globals['_DECISIONSERVICELISTRESPONSE']._serialized_start=828
+  _globals['_DECISIONSERVICELISTRESPONSE']._serialized_end=930
+  _globals['_DECISIONSERVICEWATCHREQUEST']._serialized_start=932
+  _globals['_DECISIONSERVICEWATCHREQUEST']._serialized_end=981
+  _globals['_DECISIONSERVICEWATCHRESPONSE']._serialized_start=983
+  _globals['_DECISIONSERVICEWATCHRESPONSE']._serialized_end=1060
+  _globals['_DECISIONSERVICE']._serialized_start=1063
+  _globals['_DECISIONSERVICE']._serialized_end=1355
 # @@protoc_insertion_point(module_scope)

@@ -6,6 +6,7 @@ SPDX-License-Identifier: Apache-2.0"""
 import builtins
 import collections.abc
 import google.protobuf.descriptor
+import google.protobuf.duration_pb2
 import google.protobuf.internal.containers
 import google.protobuf.message
 import google.protobuf.timestamp_pb2
@@ -35,6 +36,8 @@ class DecisionRecord(google.protobuf.message.Message):
     MODE_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     DECISION_FIELD_NUMBER: builtins.int
+    ANALYSIS_FIELD_NUMBER: builtins.int
+    TIMINGS_FIELD_NUMBER: builtins.int
     decision_id: builtins.str
     session_id: builtins.str
     execution_id: builtins.str
@@ -47,7 +50,17 @@ class DecisionRecord(google.protobuf.message.Message):
     @property
     def create_time(self) -> google.protobuf.timestamp_pb2.Timestamp: ...
     @property
-    def decision(self) -> sandboxd.v1.analysis_pb2.Decision: ...
+    def decision(self) -> sandboxd.v1.analysis_pb2.Decision:
+        """Its spans count bytes of `text`; those that met a redacted secret are absent."""
+
+    @property
+    def analysis(self) -> sandboxd.v1.analysis_pb2.Analysis:
+        """What was understood of it, redacted as `text` is: subcommands, and at most 500 of their effects. Only in Get."""
+
+    @property
+    def timings(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___StageTime]:
+        """How long each stage took, in their order."""
+
     def __init__(
         self,
         *,
@@ -59,11 +72,39 @@ class DecisionRecord(google.protobuf.message.Message):
         mode: sandboxd.v1.session_pb2.Mode.ValueType = ...,
         create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         decision: sandboxd.v1.analysis_pb2.Decision | None = ...,
+        analysis: sandboxd.v1.analysis_pb2.Analysis | None = ...,
+        timings: collections.abc.Iterable[Global___StageTime] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["create_time", b"create_time", "cwd", b"cwd", "decision", b"decision", "decision_id", b"decision_id", "execution_id", b"execution_id", "mode", b"mode", "session_id", b"session_id", "text", b"text"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["analysis", b"analysis", "create_time", b"create_time", "decision", b"decision"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "create_time", b"create_time", "cwd", b"cwd", "decision", b"decision", "decision_id", b"decision_id", "execution_id", b"execution_id", "mode", b"mode", "session_id", b"session_id", "text", b"text", "timings", b"timings"]) -> None: ...
 
 Global___DecisionRecord: typing_extensions.TypeAlias = DecisionRecord
+
+@typing.final
+class StageTime(google.protobuf.message.Message):
+    """The time that one stage of a judgement took."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STAGE_FIELD_NUMBER: builtins.int
+    ELAPSED_FIELD_NUMBER: builtins.int
+    stage: builtins.str
+    """`hooks` (before it was judged), `parse`, `effects`, `facts`, `waterfall`, then who was asked, all at once (`human`,
+    `classifier`, `permission hooks`), `lane` (waiting for its turn) and `admission` (judged again before it started). A
+    stage that did not take place is left out; one that took place more than once counts in all.
+    """
+    @property
+    def elapsed(self) -> google.protobuf.duration_pb2.Duration: ...
+    def __init__(
+        self,
+        *,
+        stage: builtins.str = ...,
+        elapsed: google.protobuf.duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["elapsed", b"elapsed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["elapsed", b"elapsed", "stage", b"stage"]) -> None: ...
+
+Global___StageTime: typing_extensions.TypeAlias = StageTime
 
 @typing.final
 class DecisionServiceGetRequest(google.protobuf.message.Message):

@@ -8,6 +8,7 @@ import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
 import google.protobuf.message
+import google.protobuf.struct_pb2
 import sandboxd.v1.admin_pb2
 import sys
 import typing
@@ -109,3 +110,61 @@ class ToolServiceSearchResponse(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["json", b"json", "tools", b"tools"]) -> None: ...
 
 Global___ToolServiceSearchResponse: typing_extensions.TypeAlias = ToolServiceSearchResponse
+
+@typing.final
+class ToolServiceReportRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SESSION_ID_FIELD_NUMBER: builtins.int
+    TOOL_FIELD_NUMBER: builtins.int
+    INPUT_FIELD_NUMBER: builtins.int
+    DECISION_ID_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    RESPONSE_FIELD_NUMBER: builtins.int
+    session_id: builtins.str
+    """Required."""
+    tool: builtins.str
+    """Required."""
+    decision_id: builtins.str
+    """Of CheckToolUse; hooks know the use by it."""
+    failed: builtins.bool
+    @property
+    def input(self) -> google.protobuf.struct_pb2.Struct:
+        """As it was called."""
+
+    @property
+    def response(self) -> google.protobuf.struct_pb2.Struct:
+        """What the tool answered, for the hooks alone. At most 1 MiB as JSON."""
+
+    def __init__(
+        self,
+        *,
+        session_id: builtins.str = ...,
+        tool: builtins.str = ...,
+        input: google.protobuf.struct_pb2.Struct | None = ...,
+        decision_id: builtins.str = ...,
+        failed: builtins.bool = ...,
+        response: google.protobuf.struct_pb2.Struct | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["input", b"input", "response", b"response"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["decision_id", b"decision_id", "failed", b"failed", "input", b"input", "response", b"response", "session_id", b"session_id", "tool", b"tool"]) -> None: ...
+
+Global___ToolServiceReportRequest: typing_extensions.TypeAlias = ToolServiceReportRequest
+
+@typing.final
+class ToolServiceReportResponse(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NOTES_FIELD_NUMBER: builtins.int
+    @property
+    def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What hooks had to say: context for the model, objections, and hooks that failed."""
+
+    def __init__(
+        self,
+        *,
+        notes: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["notes", b"notes"]) -> None: ...
+
+Global___ToolServiceReportResponse: typing_extensions.TypeAlias = ToolServiceReportResponse

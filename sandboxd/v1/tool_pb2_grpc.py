@@ -49,6 +49,11 @@ class ToolServiceStub(object):
                 request_serializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceSearchRequest.SerializeToString,
                 response_deserializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceSearchResponse.FromString,
                 _registered_method=True)
+        self.Report = channel.unary_unary(
+                '/sandboxd.v1.ToolService/Report',
+                request_serializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceReportRequest.SerializeToString,
+                response_deserializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceReportResponse.FromString,
+                _registered_method=True)
 
 
 class ToolServiceServicer(object):
@@ -77,6 +82,14 @@ class ToolServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Report(self, request, context):
+        """Tells how the use of a tool ended that CheckToolUse allowed, and runs the PostToolUse hooks, or PostToolUseFailure ones.
+        They change nothing that was done. Answers when they have ended. Not idempotent: each call runs them.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ToolServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -89,6 +102,11 @@ def add_ToolServiceServicer_to_server(servicer, server):
                     servicer.Search,
                     request_deserializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceSearchRequest.FromString,
                     response_serializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceSearchResponse.SerializeToString,
+            ),
+            'Report': grpc.unary_unary_rpc_method_handler(
+                    servicer.Report,
+                    request_deserializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceReportRequest.FromString,
+                    response_serializer=sandboxd_dot_v1_dot_tool__pb2.ToolServiceReportResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -150,6 +168,33 @@ class ToolService(object):
             '/sandboxd.v1.ToolService/Search',
             sandboxd_dot_v1_dot_tool__pb2.ToolServiceSearchRequest.SerializeToString,
             sandboxd_dot_v1_dot_tool__pb2.ToolServiceSearchResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Report(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/sandboxd.v1.ToolService/Report',
+            sandboxd_dot_v1_dot_tool__pb2.ToolServiceReportRequest.SerializeToString,
+            sandboxd_dot_v1_dot_tool__pb2.ToolServiceReportResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -57,7 +57,23 @@ _ToolServiceSearchType = typing_extensions.TypeVar(
     ],
 )
 
-class ToolServiceStub(typing.Generic[_ToolServiceRegisterType, _ToolServiceSearchType]):
+_ToolServiceReportType = typing_extensions.TypeVar(
+    '_ToolServiceReportType',
+    grpc.UnaryUnaryMultiCallable[
+        sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+        sandboxd.v1.tool_pb2.ToolServiceReportResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+        sandboxd.v1.tool_pb2.ToolServiceReportResponse,
+    ],
+    default=grpc.UnaryUnaryMultiCallable[
+        sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+        sandboxd.v1.tool_pb2.ToolServiceReportResponse,
+    ],
+)
+
+class ToolServiceStub(typing.Generic[_ToolServiceRegisterType, _ToolServiceSearchType, _ToolServiceReportType]):
     """The tools that a session's front-end runs itself, besides those that sandboxd understands (Bash, Read, Edit, …).
 
     Agent socket: every call carries `session_id` and the session's secret, as for SessionService. A session with a parent
@@ -75,6 +91,10 @@ class ToolServiceStub(typing.Generic[_ToolServiceRegisterType, _ToolServiceSearc
             sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
             sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
         ],
+        grpc.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+            sandboxd.v1.tool_pb2.ToolServiceReportResponse,
+        ],
     ], channel: grpc.Channel) -> None: ...
 
     @typing.overload
@@ -86,6 +106,10 @@ class ToolServiceStub(typing.Generic[_ToolServiceRegisterType, _ToolServiceSearc
         grpc.aio.UnaryUnaryMultiCallable[
             sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
             sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+            sandboxd.v1.tool_pb2.ToolServiceReportResponse,
         ],
     ], channel: grpc.aio.Channel) -> None: ...
 
@@ -100,6 +124,11 @@ class ToolServiceStub(typing.Generic[_ToolServiceRegisterType, _ToolServiceSearc
     Search: _ToolServiceSearchType
     """Finds deferred tools, best first. A wholly denied one is not found. Read-only and idempotent."""
 
+    Report: _ToolServiceReportType
+    """Tells how the use of a tool ended that CheckToolUse allowed, and runs the PostToolUse hooks, or PostToolUseFailure ones.
+    They change nothing that was done. Answers when they have ended. Not idempotent: each call runs them.
+    """
+
 ToolServiceAsyncStub: typing_extensions.TypeAlias = ToolServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
@@ -108,6 +137,10 @@ ToolServiceAsyncStub: typing_extensions.TypeAlias = ToolServiceStub[
     grpc.aio.UnaryUnaryMultiCallable[
         sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
         sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
+    ],
+    grpc.aio.UnaryUnaryMultiCallable[
+        sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+        sandboxd.v1.tool_pb2.ToolServiceReportResponse,
     ],
 ]
 
@@ -139,5 +172,15 @@ class ToolServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.tool_pb2.ToolServiceSearchResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceSearchResponse]]:
         """Finds deferred tools, best first. A wholly denied one is not found. Read-only and idempotent."""
+
+    @abc.abstractmethod
+    def Report(
+        self,
+        request: sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[sandboxd.v1.tool_pb2.ToolServiceReportResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceReportResponse]]:
+        """Tells how the use of a tool ended that CheckToolUse allowed, and runs the PostToolUse hooks, or PostToolUseFailure ones.
+        They change nothing that was done. Answers when they have ended. Not idempotent: each call runs them.
+        """
 
 def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
