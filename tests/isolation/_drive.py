@@ -153,11 +153,19 @@ def _pipes(report: bool) -> tuple[tuple[int, ...], Stdio]:
 
 
 def _read_all(ends: tuple[int, ...], box: Box, then: str) -> tuple[str, str, str]:
-    """Everything that the box says until it has ended: what it left running may hold the pipes longer, but dies with it."""
+    """Everything that the box says until it has ended: what it left running may hold the pipes longer, but dies with it.
+
+    A signal is sent again while nothing comes of it: one that meets bash between fork and exec of a command waits there,
+    in the trap handler that the child still has.
+    """
     data = dict.fromkeys(ends, b"")
     open_ends = set(ends)
+    sent = 0
     while open_ends or not select.select([box.pidfd], [], [], 0)[0]:
-        for fd in select.select([*open_ends, box.pidfd], [], [], 60)[0]:
+        ready = select.select([*open_ends, box.pidfd], [], [], 2)[0]
+        if sent and not ready:
+            box.signal(sent)
+        for fd in ready:
             if fd == box.pidfd:
                 continue
             part = os.read(fd, 65536)
@@ -167,8 +175,8 @@ def _read_all(ends: tuple[int, ...], box: Box, then: str) -> tuple[str, str, str
             elif then == "kill":
                 box.kill()
             elif then:
-                box.signal(int(then))
-                then = ""
+                sent, then = int(then), ""
+                box.signal(sent)
     for fd in ends:
         os.close(fd)
     texts = [data[fd].decode(errors="replace") for fd in ends]
