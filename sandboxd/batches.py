@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from sandboxd import outputs
+from sandboxd import outputs, toolbox
 from sandboxd.attending import CALLER_LEFT
 from sandboxd.engine import Engine
 from sandboxd.errors import Exhausted, RequestError, SandboxdError
 from sandboxd.jobs import Job, Turn
-from sandboxd.model import EndKind, Event, ModelText, Request, Result
+from sandboxd.model import EndKind, Event, ModelText, Request, Result, Tool
+from sandboxd.outputs import Given
 from sandboxd.run.execution import Execution
 from sandboxd.run.results import deciding, is_failure
 from sandboxd.schedule.batch import (
@@ -40,6 +42,7 @@ from sandboxd.schedule.batch import (
 from sandboxd.session import SessionState
 
 MAX_CALLS = 1000  # of one batch
+MAX_GIVEN = 2 << 20  # bytes of what an external call gave
 SLOTS = 64  # events that lie ready for a reader
 
 
@@ -75,7 +78,7 @@ class MustStop:
 
 @dataclass(frozen=True, slots=True)
 class Read:
-    """What a model reads of a command. Behind all results, in the order asked."""
+    """What a model reads of a call. Behind all results, in the order asked."""
 
     key: str
     text: ModelText
@@ -89,9 +92,11 @@ class _Call:
     key: str
     request: Request | None  # None: the front-end runs it
     safe: bool = False
+    tool: Tool | None = None  # as it is known here
     open: asyncio.Event = field(default_factory=asyncio.Event)  # it may enter the lane
     ended: asyncio.Event = field(default_factory=asyncio.Event)  # the front-end says so
     failed: bool = False
+    given: Given | None = None  # what it gave, when the front-end says so
     running: bool = False  # an external call has its turn
     cause: str = ""
     refused: Result | None = None  # it never began
@@ -118,15 +123,26 @@ class BatchRun:
         """Ask for a command. Raises RequestError for a key that was used, Exhausted."""
         self._ask(_Call(key, request), cancels)
 
-    def external(self, key: str, *, safe: bool = False, cancels: bool = False) -> None:
-        """Ask for the turn of a tool that the front-end runs. Raises as `command`."""
-        self._ask(_Call(key, None, safe), cancels)
+    def external(self, key: str, name: str, *, safe: bool = False, cancels: bool | None = None) -> None:
+        """Ask for the turn of a tool that the front-end runs. What is known of the tool counts where the call does not
+        say: it runs beside others when either says that it may; `cancels` None = as declared. Raises as `command`."""
+        tool = toolbox.find(name, self._session.tools)
+        if cancels is None:
+            cancels = tool is not None and tool.cancels
+        self._ask(_Call(key, None, safe or (tool is not None and tool.concurrency_safe), tool), cancels)
 
-    def external_finished(self, key: str, *, failed: bool = False) -> None:
-        """An external call has ended. Raises RequestError when it has no turn."""
+    def external_finished(self, key: str, *, failed: bool = False, output: str | None = None) -> None:
+        """An external call has ended; `output` is what a model is to read of it, within the tool's budget and the batch's.
+        Raises RequestError when it has no turn, or gave too much."""
         call = self._calls.get(key)
         if call is None or call.request is not None or not call.running or call.ended.is_set():
             raise RequestError(f"no external call `{key}` runs", field="key", fix="wait until it may start")
+        if output is not None:
+            data = output.encode()
+            if len(data) > MAX_GIVEN:
+                raise RequestError(f"`{key}` gave {len(data)} bytes", field="output", fix=f"send at most {MAX_GIVEN}")
+            limit = None if call.tool is None else call.tool.max_result_chars
+            call.given = Given(self._session.id, f"t-{secrets.token_hex(8)}", data, limit)
         call.failed = failed
         call.ended.set()
 
@@ -271,14 +287,15 @@ class BatchRun:
         for call in self._calls.values():
             if call.job is not None and call.task is not None:
                 await asyncio.wait([call.task])
-        shown = [call for call in self._calls.values() if call.job is not None and not call.cause]
-        jobs = [call.job for call in shown if call.job is not None]
-        texts = await outputs.batch_view(jobs, self._engine.sessions.spills, self._engine.config.run)
-        read = dict(zip((call.key for call in shown), texts, strict=True))
+        shown = {call.key: source for call in self._calls.values() if not call.cause and (source := call.job or call.given)}
+        texts = await outputs.batch_view(tuple(shown.values()), self._engine.sessions.spills, self._engine.config.run)
+        read = dict(zip(shown, texts, strict=True))
         for call in self._calls.values():
-            if call.request is not None:
+            if call.key in read:
+                self._out.put_nowait(Read(call.key, read[call.key]))
+            elif call.request is not None:
                 said = call.cause or ("" if call.refused is None else call.refused.cause)
-                self._out.put_nowait(Read(call.key, read.get(call.key) or ModelText(said, whole=True)))
+                self._out.put_nowait(Read(call.key, ModelText(said, whole=True)))
         self._out.put_nowait(None)
 
 

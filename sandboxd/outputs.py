@@ -6,15 +6,31 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from sandboxd.config import RunSettings
 from sandboxd.jobs import Job
-from sandboxd.model import UNLIMITED, ModelText, Result
+from sandboxd.model import UNLIMITED, ModelText, Output, Result, Stream
 from sandboxd.run.execution import Execution
 from sandboxd.run.modeltext import model_text
 from sandboxd.run.preview import Budgets, over
 from sandboxd.run.spill import Spills
+from sandboxd.run.spool import Kept
+
+
+@dataclass(slots=True, eq=False)
+class Given:
+    """What a tool of the front-end's gave; `name` is that of its file, should a model be shown a part of it only."""
+
+    session_id: str
+    name: str
+    data: bytes
+    max_result_chars: int | None = None
+    model: ModelText | None = None  # kept when it is a preview
+
+    def kept(self) -> Kept:
+        return Kept("", 0, (Output(1, Stream.STDOUT, 0, self.data, 0.0),), len(self.data))
 
 
 def budgets(settings: RunSettings) -> Budgets:
@@ -38,23 +54,29 @@ async def model_view(job: Job, spills: Spills, settings: RunSettings) -> ModelTe
     return job.model or await _read(job, spills, settings)
 
 
-async def batch_view(jobs: Sequence[Job], spills: Spills, settings: RunSettings) -> tuple[ModelText, ...]:
+async def batch_view(sources: Sequence[Job | Given], spills: Spills, settings: RunSettings) -> tuple[ModelText, ...]:
     """What a model reads of a batch: each within its own budget, and the largest stored until all fit together."""
-    texts = [await model_view(job, spills, settings) for job in jobs]
+    texts = [source.model or await _read(source, spills, settings) for source in sources]
     sizes = [
-        None if job.request.max_result_chars == UNLIMITED or job.model is not None else len(text.text)
-        for job, text in zip(jobs, texts, strict=True)
+        None if _limit(source) == UNLIMITED or source.model is not None else len(text.text)
+        for source, text in zip(sources, texts, strict=True)
     ]
-    taken = sum(len(job.model.text) for job in jobs if job.model is not None)
+    taken = sum(len(source.model.text) for source in sources if source.model is not None)
     for number in over(sizes, max(0, settings.max_batch_chars - taken)):
-        texts[number] = jobs[number].model = await _read(jobs[number], spills, settings, force=True)
+        texts[number] = sources[number].model = await _read(sources[number], spills, settings, force=True)
     return tuple(texts)
 
 
-async def _read(job: Job, spills: Spills, settings: RunSettings, *, force: bool = False) -> ModelText:
-    store = partial(spills.store, job.session.id, job.execution.id)
-    kept = job.execution.kept()
-    return await asyncio.to_thread(model_text, kept, budgets(settings), job.request.max_result_chars, store, force=force)
+def _limit(source: Job | Given) -> int | None:
+    return source.max_result_chars if isinstance(source, Given) else source.request.max_result_chars
+
+
+async def _read(source: Job | Given, spills: Spills, settings: RunSettings, *, force: bool = False) -> ModelText:
+    if isinstance(source, Given):
+        store, kept = partial(spills.store, source.session_id, source.name), source.kept()
+    else:
+        store, kept = partial(spills.store, source.session.id, source.execution.id), source.execution.kept()
+    return await asyncio.to_thread(model_text, kept, budgets(settings), _limit(source), store, force=force)
 
 
 async def past_view(execution: Execution, settings: RunSettings) -> ModelText:

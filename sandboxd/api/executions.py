@@ -147,10 +147,13 @@ async def _read(batch: BatchRun, session_id: str, messages: Any) -> None:
                     batch.command(command.key, requests.batch_request(session_id, command), cancels=cancels)
                 case "external":
                     call = message.external
-                    cancels = requests.cancels(call.interrupt_behavior)
-                    batch.external(call.key, safe=call.concurrency_safe, cancels=cancels)
+                    said = call.interrupt_behavior != pb.INTERRUPT_BEHAVIOR_UNSPECIFIED
+                    drops = requests.cancels(call.interrupt_behavior) if said else None
+                    batch.external(call.key, call.tool, safe=call.concurrency_safe, cancels=drops)
                 case "external_finished":
-                    batch.external_finished(message.external_finished.key, failed=message.external_finished.failed)
+                    over = message.external_finished
+                    output = over.output if over.HasField("output") else None
+                    batch.external_finished(over.key, failed=over.failed, output=output)
                 case "interrupt":
                     batch.interrupt()
                 case "discard":

@@ -51,7 +51,7 @@ class ExternalCancel:
 
 @dataclass(frozen=True, slots=True)
 class BatchText:
-    """What a model reads of a command; behind all results, in the order asked."""
+    """What a model reads of a call; behind all results, in the order asked."""
 
     key: str
     text: ModelText
@@ -98,16 +98,19 @@ class AsyncBatch:
         message = pb.BatchCommand(key=key, command=command, interrupt_behavior=_behavior(cancel_on_interrupt))
         await self._send(command=message)
 
-    async def external(self, key: str, tool: str, *, concurrency_safe: bool = False, cancel_on_interrupt: bool = False) -> None:
-        """Ask for the turn of a tool that you run. `concurrency_safe`: it may run beside others, for this very input."""
+    async def external(
+        self, key: str, tool: str, *, concurrency_safe: bool = False, cancel_on_interrupt: bool | None = None
+    ) -> None:
+        """Ask for the turn of a tool that you run. `concurrency_safe`: it may run beside others, for this very input.
+        Where you do not say, what was declared of the tool counts."""
         message = pb.BatchExternal(
             key=key, tool=tool, concurrency_safe=concurrency_safe, interrupt_behavior=_behavior(cancel_on_interrupt)
         )
         await self._send(external=message)
 
-    async def finished(self, key: str, *, failed: bool = False) -> None:
-        """Your tool has ended."""
-        await self._send(external_finished=pb.BatchExternalFinished(key=key, failed=failed))
+    async def finished(self, key: str, *, failed: bool = False, output: str | None = None) -> None:
+        """Your tool has ended. With its `output`, what a model reads of it comes among the texts, within their budget."""
+        await self._send(external_finished=pb.BatchExternalFinished(key=key, failed=failed, output=output))
 
     async def interrupt(self) -> None:
         """The user spoke up: calls that said so are dropped."""
@@ -193,5 +196,7 @@ class AsyncBatch:
         return None  # of a newer daemon
 
 
-def _behavior(cancel: bool) -> Any:
+def _behavior(cancel: bool | None) -> Any:
+    if cancel is None:
+        return pb.INTERRUPT_BEHAVIOR_UNSPECIFIED
     return pb.INTERRUPT_BEHAVIOR_CANCEL if cancel else pb.INTERRUPT_BEHAVIOR_BLOCK

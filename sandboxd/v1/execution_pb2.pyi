@@ -111,7 +111,7 @@ class _InterruptBehavior:
 class _InterruptBehaviorEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_InterruptBehavior.ValueType], builtins.type):
     DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
     INTERRUPT_BEHAVIOR_UNSPECIFIED: _InterruptBehavior.ValueType  # 0
-    """As BLOCK."""
+    """As the tool is declared (ToolService.Register), else as BLOCK."""
     INTERRUPT_BEHAVIOR_BLOCK: _InterruptBehavior.ValueType  # 1
     """It finishes."""
     INTERRUPT_BEHAVIOR_CANCEL: _InterruptBehavior.ValueType  # 2
@@ -121,7 +121,7 @@ class InterruptBehavior(_InterruptBehavior, metaclass=_InterruptBehaviorEnumType
     """What becomes of a call when the user speaks up meanwhile."""
 
 INTERRUPT_BEHAVIOR_UNSPECIFIED: InterruptBehavior.ValueType  # 0
-"""As BLOCK."""
+"""As the tool is declared (ToolService.Register), else as BLOCK."""
 INTERRUPT_BEHAVIOR_BLOCK: InterruptBehavior.ValueType  # 1
 """It finishes."""
 INTERRUPT_BEHAVIOR_CANCEL: InterruptBehavior.ValueType  # 2
@@ -216,6 +216,7 @@ class Event(google.protobuf.message.Message):
     GAP_FIELD_NUMBER: builtins.int
     EXITED_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    ADVICE_FIELD_NUMBER: builtins.int
     sequence: builtins.int
     """Counts from 1 within the execution; Attach takes it."""
     execution_id: builtins.str
@@ -235,6 +236,8 @@ class Event(google.protobuf.message.Message):
     def exited(self) -> Global___Exited: ...
     @property
     def progress(self) -> Global___Progress: ...
+    @property
+    def advice(self) -> Global___Advice: ...
     def __init__(
         self,
         *,
@@ -248,10 +251,11 @@ class Event(google.protobuf.message.Message):
         gap: Global___Gap | None = ...,
         exited: Global___Exited | None = ...,
         progress: Global___Progress | None = ...,
+        advice: Global___Advice | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["approval_needed", b"approval_needed", "decided", b"decided", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "progress", b"progress", "queued", b"queued", "started", b"started"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["approval_needed", b"approval_needed", "decided", b"decided", "execution_id", b"execution_id", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "progress", b"progress", "queued", b"queued", "sequence", b"sequence", "started", b"started"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["queued", "decided", "approval_needed", "started", "output", "gap", "exited", "progress"] | None: ...
+    def HasField(self, field_name: typing.Literal["advice", b"advice", "approval_needed", b"approval_needed", "decided", b"decided", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "progress", b"progress", "queued", b"queued", "started", b"started"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["advice", b"advice", "approval_needed", b"approval_needed", "decided", b"decided", "execution_id", b"execution_id", "exited", b"exited", "gap", b"gap", "kind", b"kind", "output", b"output", "progress", b"progress", "queued", b"queued", "sequence", b"sequence", "started", b"started"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["kind", b"kind"]) -> typing.Literal["queued", "decided", "approval_needed", "started", "output", "gap", "exited", "progress", "advice"] | None: ...
 
 Global___Event: typing_extensions.TypeAlias = Event
 
@@ -345,6 +349,27 @@ class ApprovalNeeded(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["approval_id", b"approval_id", "decision", b"decision"]) -> None: ...
 
 Global___ApprovalNeeded: typing_extensions.TypeAlias = ApprovalNeeded
+
+@typing.final
+class Advice(google.protobuf.message.Message):
+    """What the classifier thinks of a question that waits for a human. It decides nothing."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    APPROVAL_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    approval_id: builtins.str
+    text: builtins.str
+    """One sentence."""
+    def __init__(
+        self,
+        *,
+        approval_id: builtins.str = ...,
+        text: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["approval_id", b"approval_id", "text", b"text"]) -> None: ...
+
+Global___Advice: typing_extensions.TypeAlias = Advice
 
 @typing.final
 class Started(google.protobuf.message.Message):
@@ -660,8 +685,11 @@ class ExecutionServiceCheckCommandResponse(google.protobuf.message.Message):
     DECISION_FIELD_NUMBER: builtins.int
     ANALYSIS_FIELD_NUMBER: builtins.int
     DECISION_ID_FIELD_NUMBER: builtins.int
+    STEERING_FIELD_NUMBER: builtins.int
     decision_id: builtins.str
     """DecisionService.Get has it."""
+    steering: builtins.str
+    """For the model: what stopped it, and what to do instead, in one line. Empty when it is allowed."""
     @property
     def decision(self) -> sandboxd.v1.analysis_pb2.Decision: ...
     @property
@@ -672,9 +700,10 @@ class ExecutionServiceCheckCommandResponse(google.protobuf.message.Message):
         decision: sandboxd.v1.analysis_pb2.Decision | None = ...,
         analysis: sandboxd.v1.analysis_pb2.Analysis | None = ...,
         decision_id: builtins.str = ...,
+        steering: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "decision_id", b"decision_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "decision_id", b"decision_id", "steering", b"steering"]) -> None: ...
 
 Global___ExecutionServiceCheckCommandResponse: typing_extensions.TypeAlias = ExecutionServiceCheckCommandResponse
 
@@ -712,9 +741,14 @@ class ExecutionServiceCheckToolUseResponse(google.protobuf.message.Message):
     DECISION_ID_FIELD_NUMBER: builtins.int
     TEXT_FIELD_NUMBER: builtins.int
     EXCLUDE_FIELD_NUMBER: builtins.int
+    STEERING_FIELD_NUMBER: builtins.int
+    UPDATED_INPUT_FIELD_NUMBER: builtins.int
+    NOTES_FIELD_NUMBER: builtins.int
     decision_id: builtins.str
     text: builtins.str
     """How the use is shown to a person; spans count its bytes."""
+    steering: builtins.str
+    """For the model: what stopped it, and what to do instead, in one line. Empty when it is allowed."""
     @property
     def decision(self) -> sandboxd.v1.analysis_pb2.Decision: ...
     @property
@@ -725,6 +759,14 @@ class ExecutionServiceCheckToolUseResponse(google.protobuf.message.Message):
     def exclude(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Of a search through directories: globs of what it must leave out, since a rule or a secret says so."""
 
+    @property
+    def updated_input(self) -> google.protobuf.struct_pb2.Struct:
+        """Set when a hook rewrote the input, which was then judged: call the tool with this, or not at all."""
+
+    @property
+    def notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What hooks had to say besides: context for the model, and hooks that failed."""
+
     def __init__(
         self,
         *,
@@ -733,9 +775,12 @@ class ExecutionServiceCheckToolUseResponse(google.protobuf.message.Message):
         decision_id: builtins.str = ...,
         text: builtins.str = ...,
         exclude: collections.abc.Iterable[builtins.str] | None = ...,
+        steering: builtins.str = ...,
+        updated_input: google.protobuf.struct_pb2.Struct | None = ...,
+        notes: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "decision_id", b"decision_id", "exclude", b"exclude", "text", b"text"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "updated_input", b"updated_input"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["analysis", b"analysis", "decision", b"decision", "decision_id", b"decision_id", "exclude", b"exclude", "notes", b"notes", "steering", b"steering", "text", b"text", "updated_input", b"updated_input"]) -> None: ...
 
 Global___ExecutionServiceCheckToolUseResponse: typing_extensions.TypeAlias = ExecutionServiceCheckToolUseResponse
 
@@ -933,8 +978,9 @@ class BatchExternal(google.protobuf.message.Message):
     INTERRUPT_BEHAVIOR_FIELD_NUMBER: builtins.int
     key: builtins.str
     tool: builtins.str
+    """Its name or an alias; what was declared of it counts where this message does not say."""
     concurrency_safe: builtins.bool
-    """Whether it may run beside others, for this very input."""
+    """It may run beside others, for this very input. A tool that is declared so may in any case. Default: false."""
     interrupt_behavior: Global___InterruptBehavior.ValueType
     def __init__(
         self,
@@ -954,15 +1000,23 @@ class BatchExternalFinished(google.protobuf.message.Message):
 
     KEY_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
+    OUTPUT_FIELD_NUMBER: builtins.int
     key: builtins.str
     failed: builtins.bool
+    output: builtins.str
+    """What the tool gave, as text for the model, at most 2 MiB: its `model_text` then comes with the others', within the
+    `max_result_chars` that the tool was declared with and the batch's budget. Default: none, the front-end keeps it.
+    """
     def __init__(
         self,
         *,
         key: builtins.str = ...,
         failed: builtins.bool = ...,
+        output: builtins.str | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["failed", b"failed", "key", b"key"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_output", b"_output", "output", b"output"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_output", b"_output", "failed", b"failed", "key", b"key", "output", b"output"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_output", b"_output"]) -> typing.Literal["output"] | None: ...
 
 Global___BatchExternalFinished: typing_extensions.TypeAlias = BatchExternalFinished
 

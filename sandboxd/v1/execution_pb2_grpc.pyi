@@ -319,11 +319,15 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
     one declared with ToolService.Register, or any other, which is then taken for the worst. The input is checked against
     the tool's schema first (INVALID_ARGUMENT names the property). But for Bash it is the front-end that runs the tool,
     outside every sandbox, right after the answer: what cannot be told for certain asks.
+
+    But for Bash, whose hooks Start runs, the hooks of the tool's name are run: PreToolUse first, which may rewrite the
+    input (once; checked against the schema again), PermissionRequest when it would ask, PostToolUseFailure when it is
+    denied. The answer waits for them. ToolService.Report tells the hooks how the use ended.
     """
 
     Start: _ExecutionServiceStartType
     """Judges a command and, when it is allowed, runs it. Events come in order: Queued (when it has to wait), ApprovalNeeded
-    (when a human is asked), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
+    (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
     denied one. The RPC then ends with OK, whatever the exit status.
 
     Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
@@ -345,8 +349,9 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
     """Runs the calls of one turn of a model as they become known, under one barrier with the front-end's own tools.
 
     Events come as they happen, whoever finishes first; each call's `result` comes once, in the order asked. When the
-    caller has closed its side and every result is sent, each command's `model_text` follows in the order asked, all
-    together within the batch's budget (the largest are stored first), and the RPC ends with OK.
+    caller has closed its side and every result is sent, the `model_text` of each command, and of each external call that
+    gave its output, follows in the order asked, all together within the batch's budget (the largest are stored first),
+    and the RPC ends with OK.
 
     When a command ends in error (a failing exit status, a signal, a time-out; the 1 of grep, diff, test, find and their
     kin is an answer), its siblings that run or wait at that moment are cancelled and have the result END_CANCELLED with
@@ -468,6 +473,10 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         one declared with ToolService.Register, or any other, which is then taken for the worst. The input is checked against
         the tool's schema first (INVALID_ARGUMENT names the property). But for Bash it is the front-end that runs the tool,
         outside every sandbox, right after the answer: what cannot be told for certain asks.
+
+        But for Bash, whose hooks Start runs, the hooks of the tool's name are run: PreToolUse first, which may rewrite the
+        input (once; checked against the schema again), PermissionRequest when it would ask, PostToolUseFailure when it is
+        denied. The answer waits for them. ToolService.Report tells the hooks how the use ended.
         """
 
     @abc.abstractmethod
@@ -477,7 +486,7 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[sandboxd.v1.execution_pb2.ExecutionServiceStartResponse], collections.abc.AsyncIterator[sandboxd.v1.execution_pb2.ExecutionServiceStartResponse]]:
         """Judges a command and, when it is allowed, runs it. Events come in order: Queued (when it has to wait), ApprovalNeeded
-        (when a human is asked), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
+        (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
         denied one. The RPC then ends with OK, whatever the exit status.
 
         Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
@@ -509,8 +518,9 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         """Runs the calls of one turn of a model as they become known, under one barrier with the front-end's own tools.
 
         Events come as they happen, whoever finishes first; each call's `result` comes once, in the order asked. When the
-        caller has closed its side and every result is sent, each command's `model_text` follows in the order asked, all
-        together within the batch's budget (the largest are stored first), and the RPC ends with OK.
+        caller has closed its side and every result is sent, the `model_text` of each command, and of each external call that
+        gave its output, follows in the order asked, all together within the batch's budget (the largest are stored first),
+        and the RPC ends with OK.
 
         When a command ends in error (a failing exit status, a signal, a time-out; the 1 of grep, diff, test, find and their
         kin is an answer), its siblings that run or wait at that moment are cancelled and have the result END_CANCELLED with

@@ -17,6 +17,7 @@ from sandboxd.client import (
     ExternalCancel,
     ExternalStart,
     SessionBatch,
+    Tool,
 )
 from sandboxd.errors import RequestError
 from sandboxd.model import ApprovalNeeded, Behavior, EndKind, Exited, Mode, Output, Result
@@ -293,6 +294,58 @@ async def test_the_model_budget_of_a_batch(session: AsyncSession) -> None:
         if isinstance(each, BatchText) and not each.text.whole:
             found = await session.run(f"wc -c < {each.text.spill_path}")
             assert found.output.strip() == str(sizes[each.key]), found
+
+
+DECLARED = (
+    Tool("Look", schema={"type": "object"}, concurrency_safe=True, cancels=True, max_result_chars=3_000, aliases=("Peek",)),
+    Tool("Change", schema={"type": "object"}),
+)
+
+
+async def test_what_is_declared_of_a_tool_counts(session: AsyncSession) -> None:
+    """A tool declared safe runs beside others under any of its names, one that is not runs alone unless the call says so;
+    when the user speaks up, the declaration decides unless the call does."""
+    await session.declare_tools(DECLARED)
+    async with reader(session) as read:
+        await read.batch.external("look", "Look")
+        await read.batch.external("peek", "Peek", cancel_on_interrupt=False)
+        await read.batch.external("change", "Change", concurrency_safe=True)
+        for key in ("look", "peek", "change"):
+            await read.until(ExternalStart(key))
+        await read.batch.external("alone", "Change")
+        await read.batch.interrupt()
+        await read.until(ExternalCancel("look", "Cancelled: interrupted by the user"))
+        for key in ("look", "peek", "change"):
+            assert ExternalStart("alone") not in read.seen
+            await read.batch.finished(key)
+        await read.until(ExternalStart("alone"))
+        await read.batch.finished("alone")
+        await read.end()
+    assert [key for key, result in read.results.items() if result.cause] == ["look"]
+    assert read.texts == {}
+
+
+async def test_what_a_tool_gave_is_within_its_budget(session: AsyncSession) -> None:
+    """A tool's output is cut to what the tool was declared with, stored whole, and comes in the order asked; a tool of no
+    declaration has the configured budget; both count for the batch."""
+    await session.declare_tools(DECLARED)
+    long = "".join(f"line {number}\n" for number in range(1_000))
+    async with reader(session) as read:
+        await read.batch.external("look", "Look")
+        await read.batch.run("echo", "echo on")
+        await read.batch.external("other", "SomethingElse")
+        await read.until(ExternalStart("look"))
+        await read.batch.finished("look", output=long)
+        await read.until(ExternalStart("other"))
+        await read.batch.finished("other", output=long)
+        await read.end()
+    texts = {each.key: each.text for each in read.seen if isinstance(each, BatchText)}
+    assert list(texts) == ["look", "echo", "other"]
+    assert (texts["other"].text, texts["other"].whole) == (long, True)
+    assert not texts["look"].whole
+    assert texts["look"].text.startswith("line 0\n")
+    assert len(texts["look"].text) < 3_300
+    assert (await session.run(f"cat {texts['look'].spill_path}")).output == long
 
 
 WRONG = [
