@@ -105,6 +105,11 @@ def _meet(one: _Token, other: _Token) -> bool:
     return one.holds(other) if isinstance(one, _Class) and isinstance(other, str) else True
 
 
+def _apart(one: _Token, other: _Token) -> bool:
+    """Whether two tokens are different characters: at one end of two globs that is the end of it."""
+    return type(one) is str and type(other) is str and one != other
+
+
 @lru_cache(maxsize=4096)
 def overlaps(glob: str, other: str, dots: bool = True) -> bool:
     """Whether one file name can match both one-component globs (a plain name is a glob that matches itself).
@@ -112,6 +117,12 @@ def overlaps(glob: str, other: str, dots: bool = True) -> bool:
     With `dots` False a leading `*`, `?` or `[!x]` of `glob` does not match a leading dot, as in bash without `dotglob`.
     """
     left, right = _tokens(glob), _tokens(other)
+    if left and right and (_apart(left[0], right[0]) or _apart(left[-1], right[-1])):
+        return False
+    if (_STAR not in right and len(left) - left.count(_STAR) > len(right)) or (
+        _STAR not in left and len(right) - right.count(_STAR) > len(left)
+    ):
+        return False
     if not dots and left and right and right[0] == ".":
         first = left[0]
         if first is _STAR:

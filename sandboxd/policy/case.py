@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandboxd.model import AnalyzedCommand, Behavior, EffectKind, Inputs
 from sandboxd.policy import scope
@@ -53,7 +54,7 @@ class Case:
     def _covered(self, command: AnalyzedCommand) -> bool:
         """Whether rules cover everything a subcommand does. A rule for its words covers what the program does, not the
         files its redirects write, nor secrets that no rule names."""
-        if any(found.command is command and found.code == "scope.secret" for found in self.reach):
+        if self.reach and any(found.command is command and found.code == "scope.secret" for found in self.reach):
             return False
         if id(command) in self.verdicts.wholly:
             return True
@@ -61,7 +62,7 @@ class Case:
         if not by_words and scope.suspicion(command, self.inputs.facts) is not None:
             return False
         for effect in command.effects:
-            if scope.is_read(effect) or (effect.kind in _CHANGES and effect.target in SINKS):
+            if effect.kind in scope.READS or (effect.kind in _CHANGES and effect.target in SINKS):
                 continue
             if id(effect) in self._allowed_effects():
                 continue
@@ -69,11 +70,8 @@ class Case:
                 continue
             if not by_words or (effect.because.startswith("redirect.") and not scope.in_tmp(effect, self.inputs.scope)):
                 return False
-        return by_words or not self._outside(command)
-
-    def _outside(self, command: AnalyzedCommand) -> bool:
-        """Whether a subcommand that no rule speaks of leaves the session's places."""
-        return any(found.command is command for found in self.reach)
+        # What no rule speaks of must not leave the session's places.
+        return by_words or not self.reach or all(found.command is not command for found in self.reach)
 
     def _allowed_effects(self) -> frozenset[int]:
         if self._named is None:
@@ -81,8 +79,7 @@ class Case:
         return self._named
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """What a step says. `findings` or `hits` are its grounds."""
 
     behavior: Behavior

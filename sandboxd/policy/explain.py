@@ -30,8 +30,10 @@ def name(analysis: Analysis, command: AnalyzedCommand | None) -> str:
     """A subcommand as it is shown to a person: its words, or its source text."""
     if command is None:
         text = analysis.text.strip()
-    elif command.via or (command.argv and None not in command.argv):
-        text = " ".join("…" if word is None else word for word in command.argv)
+    elif command.argv and None not in command.argv:
+        text = " ".join(command.argv)  # type: ignore[arg-type]  # no None among them, as just seen
+    elif command.via:
+        text = " ".join(["…" if word is None else word for word in command.argv])
     else:
         text = analysis.text[command.subcommand.span.start : command.subcommand.span.end]
     text = " ".join(text.split())
@@ -86,9 +88,11 @@ def evidence(inputs: Inputs, findings: tuple[Finding, ...], hits: tuple[Hit, ...
     return tuple(out)
 
 
-def ground(inputs: Inputs, findings: tuple[Finding, ...], hits: tuple[Hit, ...]) -> str:
-    """The first ground as a sentence: the rule and where it stands, or what was found; and how many more there are."""
-    more = len(findings) + len(hits) - 1
+def ground(inputs: Inputs, findings: tuple[Finding, ...], hits: tuple[Hit, ...], seen: tuple[Evidence, ...]) -> str:
+    """The first ground as a sentence: the rule and where it stands, or what was found; and how many more there are. `seen`
+    is their `evidence`."""
+    more = len(seen) - 1
+    about = seen[0].subcommand if seen else name(inputs.analysis, None)
     others = f" (and {more} more)" if more > 0 else ""
     if hits:
         hit = hits[0]
@@ -96,12 +100,12 @@ def ground(inputs: Inputs, findings: tuple[Finding, ...], hits: tuple[Hit, ...])
         verb = "may speak of" if hit.maybe else {"deny": "denies", "ask": "asks for", "allow": "allows"}[rule.behavior.value]
         reason = f": {rule.reason}" if rule.reason else ""
         where = f"{rule.source.value}, {rule.origin}"
-        return f"rule `{rule.text}` ({where}) {verb} `{name(inputs.analysis, hit.command)}`{reason}{others}"
+        return f"rule `{rule.text}` ({where}) {verb} `{about}`{reason}{others}"
     if findings:
         found = findings[0]
         message = found.message or (f"it {describe(found.effect)}" if found.effect is not None else found.code)
-        return f"`{name(inputs.analysis, found.command)}`: {message}{others}"
-    return f"`{name(inputs.analysis, None)}`"
+        return f"`{about}`: {message}{others}"
+    return f"`{about}`"
 
 
 def said(opinion: Opinion, otherwise: str) -> str:
@@ -120,11 +124,11 @@ _ALLOWED = {
 }
 
 
-def allowed(inputs: Inputs, step: str, hits: tuple[Hit, ...], opinion: Opinion | None) -> str:
+def allowed(inputs: Inputs, step: str, hits: tuple[Hit, ...], seen: tuple[Evidence, ...], opinion: Opinion | None) -> str:
     if opinion is not None:
         return f"allowed: {said(opinion, 'it was approved')}"
     if step == "2b":
-        return ground(inputs, (), hits) if hits else "every part of it is allowed"
+        return ground(inputs, (), hits, seen) if hits else "every part of it is allowed"
     if step == "2e" and inputs.tool != "Bash":
         return "it only reads"
     return _ALLOWED[step]

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandboxd import killswitch
 from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, PartKind, Sensitivity, WordFlag
@@ -52,8 +53,7 @@ _ROOTS = frozenset(("/", "/*", "~", "~/", "~/*"))
 _GIT_OWN = ("git.write", "git.worktree")
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(NamedTuple):
     """One thing that a safety step holds against the command. `path` is the protected path to grant, when it is known."""
 
     code: str

@@ -14,7 +14,7 @@ from sandboxd.sensitive import sensitivity
 SYSTEM_READS: tuple[str, ...] = ("/usr", "/bin", "/sbin", "/opt", "/etc", "/proc", "/sys", "/dev", "/var/log")
 _LIBRARIES = "/lib"  # /lib, /lib32, /lib64, /libx32
 
-_READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
+READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 
 
@@ -162,7 +162,7 @@ def more_than_reads(inputs: Inputs) -> Finding | None:
     for command in analysis.commands:
         for effect in command.effects:
             kind = effect.kind
-            if kind in _READS or (kind is EffectKind.WRITE and effect.target in SINKS):
+            if kind in READS or (kind is EffectKind.WRITE and effect.target in SINKS):
                 continue
             if kind is not EffectKind.NETWORK or effect.direction is not Direction.FETCH:
                 return Finding(effect.code or kind.value, "", command, effect)
@@ -193,10 +193,6 @@ def suspicion(command: AnalyzedCommand, facts: Facts) -> Finding | None:
     return None if found is None else Finding(f"opaque.{found[0]}", found[1], command)
 
 
-def is_read(effect: Effect) -> bool:
-    return effect.kind in _READS
-
-
 def is_edit(effect: Effect, scope: Scope) -> bool:
     """Whether an effect is a plain edit of a resolved path where the session may write."""
     if effect.kind not in _CHANGES or not effect.edit or effect.target is None:
@@ -216,7 +212,7 @@ def only_edits(inputs: Inputs) -> bool:
                 continue
             if is_edit(effect, inputs.scope):
                 edits = True
-            elif not is_read(effect):
+            elif effect.kind not in READS:
                 return False
     return edits
 

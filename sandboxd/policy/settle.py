@@ -73,14 +73,15 @@ class _Settling:
 
     def _allow(self, reason: str, opened: tuple[Grant, ...], promise: bool, opinion: Opinion | None = None) -> Decision:
         step, answer, case = self.step, self.answer, self.case
+        seen = explain.evidence(case.inputs, answer.findings, answer.hits)
         return Decision(
             ALLOW,
             step.id,
             reason,
-            explain.allowed(case.inputs, step.id, answer.hits, opinion),
+            explain.allowed(case.inputs, step.id, answer.hits, seen, opinion),
             protected=case.protected,
             promise=promise,
-            evidence=explain.evidence(case.inputs, answer.findings, answer.hits),
+            evidence=seen,
             grants=opened,
             trace=self.trace,
         )
@@ -100,30 +101,29 @@ class _Settling:
             flip = explain.flip(inputs, answer.reason, answer.findings, answer.hits)
         if reason != answer.reason:
             flip = explain.flip(inputs, reason, (), ())
-        parts = [explain.ground(inputs, answer.findings, answer.hits)]
+        seen = explain.evidence(inputs, answer.findings, answer.hits)
+        parts = [explain.ground(inputs, answer.findings, answer.hits, seen)]
         if answer.reason == "mode.plan":
             parts.append("plan mode only reads")
         elif step.id == "3":
             parts.append("no rule allows it")
-        if case.safety.touches and step.immune and grants.opaque(inputs):
-            parts.append("even approved, the protected path stays closed, since the line also runs code that cannot be read")
-        elif step.immune and any(
-            found.effect is not None and not grants.opened_by(found, inputs) for found in case.safety.touches
-        ):
-            parts.append("which path that is cannot be told beforehand, so even approved it stays closed: name it literally")
+        if step.immune and case.safety.touches:
+            if grants.opaque(inputs):
+                parts.append("even approved, the protected path stays closed, since the line also runs code that cannot be read")
+            elif any(found.effect is not None and not grants.opened_by(found, inputs) for found in case.safety.touches):
+                parts.append("which path that is cannot be told beforehand, so even approved it stays closed: name it literally")
         if opinion is not None:
             parts.append(explain.said(opinion, "it was not approved"))
         elif reason == CLASSIFIER_UNAVAILABLE:
             parts.append("no classifier answers")
         if why:
             parts.append(why)
-        aside = set_aside(inputs) if step.classified else ()
+        aside = set_aside(inputs) if step.classified and inputs.rules.rules else ()
         if aside:
             named = ", ".join(f"`{rule.text}`" for rule in aside[:_NAMED])
             parts.append(f"set aside in mode auto, because too broad: {named}")
-        grounds = explain.evidence(inputs, answer.findings, answer.hits)
         if opinion is not None and opinion.code:
-            grounds = (*grounds, Evidence(opinion.reason, because=opinion.code))
+            seen = (*seen, Evidence(opinion.reason, because=opinion.code))
         return Decision(
             behavior,
             step.id,
@@ -132,7 +132,7 @@ class _Settling:
             flip,
             immune=step.immune and behavior is ASK,
             protected=case.protected,
-            evidence=grounds,
+            evidence=seen,
             trace=self.trace,
             suggestions=suggestions if behavior is ASK else (),
         )

@@ -15,8 +15,10 @@ from sandboxd.policy.patterns import host_of
 
 # Effects whose target a rule can name.
 _NAMED = frozenset((EffectKind.READ, EffectKind.WRITE, EffectKind.NETWORK))
+_BARE = re.compile(r"""[^ \t\n'"\\*()]+""")
 _RULED = re.compile(r"[A-Za-z][A-Za-z0-9_]*|mcp__[A-Za-z0-9_.-]+__[A-Za-z0-9_.-]+")
 _READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
+_WRITE, _HEREDOC = EffectKind.WRITE, RedirectOp.HEREDOC
 # What rules that allow see through.
 HARMLESS_WRAPPERS = frozenset(("timeout", "time", "nice", "nohup", "stdbuf", "command", "builtin"))
 _MAX_WORDS = 12
@@ -60,10 +62,13 @@ def suggest(analysis: Analysis, commands: tuple[AnalyzedCommand, ...] | None = N
     if analysis.unparsed is not None:
         return ()
     out: dict[str, None] = {}
+    asked = None if commands is None else {id(command) for command in commands}
     for group in _groups(analysis):
-        if any(redirect.op is RedirectOp.HEREDOC for command in group for redirect in command.subcommand.redirects):
-            return ()
-        if commands is not None and not any(command in commands for command in group):
+        for command in group:
+            for redirect in command.subcommand.redirects:
+                if redirect.op is _HEREDOC:
+                    return ()
+        if asked is not None and asked.isdisjoint(map(id, group)):
             continue
         rules = _for_group(group)
         if rules is None:
@@ -112,21 +117,22 @@ def _for_group(group: list[AnalyzedCommand]) -> tuple[str, ...] | None:
     outer = group[0]
     files: list[str] = []
     words = False
-    for effect in (effect for command in group for effect in command.effects):
-        if effect.because.startswith("redirect.") and effect.kind is EffectKind.WRITE:
-            if effect.target is None or effect.pattern:
-                return None
-            files.append(f"Edit(/{_escape(effect.target)})")
-        elif effect.kind not in _READS:
-            words = True
+    for command in group:
+        for effect in command.effects:
+            if effect.kind is _WRITE and effect.because.startswith("redirect."):
+                if effect.target is None or effect.pattern:
+                    return None
+                files.append(f"Edit(/{_escape(effect.target)})")
+            elif effect.kind not in _READS:
+                words = True
     if not words:
         return tuple(files)
-    through = all(command.via in ("", *HARMLESS_WRAPPERS) for command in group)
+    through = len(group) == 1 or all(command.via == "" or command.via in HARMLESS_WRAPPERS for command in group)
     argv = (outer.harmless or outer.argv) if through else outer.argv
-    known = [word for word in argv if word is not None]
-    if not outer.clean_env or not argv or outer.subcommand.kind is not CommandKind.SIMPLE:
+    if not outer.clean_env or not argv or len(argv) > _MAX_WORDS or outer.subcommand.kind is not CommandKind.SIMPLE:
         return None
-    if len(known) != len(argv) or len(known) > _MAX_WORDS or sum(map(len, known)) > _MAX_LENGTH:
+    known = [word for word in argv if word is not None]
+    if len(known) != len(argv) or sum(map(len, known)) > _MAX_LENGTH:
         return None
     text = _words(known) if through else _quoted(known)
     return None if text is None else (f"Bash({text})", *files)
@@ -148,12 +154,7 @@ def _words(words: list[str]) -> str | None:
 
 def _quoted(words: list[str]) -> str:
     """Words as the content of an exact rule."""
-    out = []
-    for word in words:
-        plain = word and not set(word) & set(" \t\n'\"\\*()")
-        out.append(word if plain else "'" + word.replace("'", "'\\''") + "'")
-    text = " ".join(out)
-    return text.replace("(", "\\(").replace(")", "\\)")
+    return _parens(" ".join([word if _BARE.fullmatch(word) else "'" + word.replace("'", "'\\''") + "'" for word in words]))
 
 
 def _escape(path: str) -> str:

@@ -11,6 +11,8 @@ to docs/waterfall.md.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from sandboxd.model import Behavior, Consultant, Decision, EffectKind, Inputs, Needs, Opinion, TraceEntry
 from sandboxd.policy import explain
 from sandboxd.policy.case import Answer, Case, Step
@@ -195,27 +197,33 @@ STEPS: tuple[Step, ...] = (
     Step("3", "default", "", "ASK", _default, classified=True),
 )
 _HOOK = next(step for step in STEPS if step.id == "2c")
+_LAST = STEPS[-1]
 _SILENT = tuple(TraceEntry(step.id, step.name, None) for step in STEPS)
+# Without 1c, which never answers.
+_JUDGES = tuple((at, step.judge) for at, step in enumerate(STEPS) if step.judge is not _check)
 
 
 def evaluate(inputs: Inputs) -> Decision | Needs:
     """Walk the steps. `Needs` when the answer is an ASK that somebody may still settle."""
     case = Case(inputs)
-    answers = [step.judge(case) for step in STEPS]
-    at = next(number for number, answer in enumerate(answers) if answer is not None)
-    step, answer = STEPS[at], answers[at]
-    assert answer is not None
-    if answer.behavior is ASK:
-        for later, other in zip(STEPS[at:], answers[at:], strict=True):
-            if other is not None and other.behavior is DENY:
-                step, answer = later, other
-                break
-    trace = tuple(
-        silent if said is None else TraceEntry(silent.step, silent.name, said.behavior, said.reason)
-        for silent, said in zip(_SILENT, answers, strict=True)
-    )
-    step, answer = _hooks(inputs.opinions, step, answer)
-    return settle(case, step, answer, trace)
+    trace = list(_SILENT)
+    step, answer = _LAST, None
+    for at, judge in _JUDGES:
+        said = judge(case)
+        if said is None:
+            continue
+        trace[at] = _entry(at, said.behavior, said.reason)
+        if answer is None or (answer.behavior is ASK and said.behavior is DENY):
+            step, answer = STEPS[at], said
+    assert answer is not None, "the last step always answers"
+    if inputs.opinions:
+        step, answer = _hooks(inputs.opinions, step, answer)
+    return settle(case, step, answer, tuple(trace))
+
+
+@lru_cache(maxsize=1024)
+def _entry(at: int, behavior: Behavior, reason: str) -> TraceEntry:
+    return TraceEntry(STEPS[at].id, STEPS[at].name, behavior, reason)
 
 
 def _hooks(opinions: tuple[Opinion, ...], step: Step, answer: Answer) -> tuple[Step, Answer]:
