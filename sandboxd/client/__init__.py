@@ -16,7 +16,8 @@
 
 from sandboxd.client.aio import Answer, Ask, AsyncClient, AsyncExecution, AsyncSession, SessionBatch
 from sandboxd.client.batch import BatchEvent, BatchResult, BatchText, ExternalCancel, ExternalStart, Outcome
-from sandboxd.client.blocking import Client, Execution, Session
+from sandboxd.client.blocking import Batch, Client, Execution, Session
+from sandboxd.client.figures import ClassifierInfo, ClassifierUsage
 from sandboxd.client.tools import Described
 from sandboxd.client.values import (
     Approval,
@@ -39,10 +40,13 @@ __all__ = [
     "AsyncClient",
     "AsyncExecution",
     "AsyncSession",
+    "Batch",
     "BatchEvent",
     "BatchResult",
     "BatchText",
     "Check",
+    "ClassifierInfo",
+    "ClassifierUsage",
     "Client",
     "DaemonStatus",
     "DecisionRecord",

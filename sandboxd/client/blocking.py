@@ -11,6 +11,7 @@ from typing import Any, Self, TypeVar
 
 from sandboxd.client import aio, values
 from sandboxd.client.aio import Answer, Ask
+from sandboxd.client.batch import BatchMessage, Outcome
 from sandboxd.client.tools import Described, Format
 from sandboxd.model import Behavior, Event, Mode, ModelText, Profile, Tool, WindowSize
 
@@ -81,6 +82,11 @@ class Client:
     def attach_session(self, session_id: str, secret: str = "") -> Session:
         """A session that exists already."""
         return Session(self._do, self._do(self._client.attach_session(session_id, secret)))
+
+    def attach_execution(self, execution_id: str, session_id: str = "", secret: str = "", *, from_sequence: int = 1) -> Execution:
+        """Follow an execution, also of an earlier daemon. Arguments as in `AsyncClient.attach_execution`."""
+        attached = self._client.attach_execution(execution_id, session_id, secret, from_sequence=from_sequence)
+        return Execution(self._do, self._do(attached))
 
     def sessions(self) -> tuple[values.SessionInfo, ...]:
         return self._do(self._client.sessions())
@@ -171,6 +177,10 @@ class Session:
     def attach(self, execution_id: str, *, from_sequence: int = 1) -> Execution:
         return Execution(self._do, self._do(self._session.attach(execution_id, from_sequence=from_sequence)))
 
+    def batch(self) -> Batch:
+        """Open a batch: the calls of one turn of a model, as they become known."""
+        return Batch(self._do, self._do(_made(self._session.batch)))
+
     def model_text(self, execution_id: str) -> ModelText | None:
         text: ModelText | None = self._do(self._session.model_text(execution_id))
         return text
@@ -224,6 +234,10 @@ class Execution:
     def id(self) -> str:
         return self._execution.id
 
+    @property
+    def text(self) -> str:
+        return self._execution.text
+
     def __enter__(self) -> Self:
         return self
 
@@ -251,6 +265,56 @@ class Execution:
 
     def close(self) -> None:
         self._do(self._execution.close())
+
+
+class Batch:
+    """An open batch, as `AsyncBatch`. Leaving `with` before the end kills what it runs.
+
+    What the daemon has to say is heard while you iterate. With external calls, ask first, then iterate, and between two
+    messages run what may start and call `finished`; the commands of the batch run meanwhile.
+    """
+
+    def __init__(self, do: Any, batch: aio.SessionBatch) -> None:
+        self._do = do
+        self._batch = batch
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._do(self._batch.__aexit__(kind, error, trace))
+
+    def __iter__(self) -> Iterator[BatchMessage]:
+        return _iterate(self._do, aiter(self._batch))
+
+    def run(self, key: str, text: str, **options: Any) -> None:
+        """Ask for a command. Options as in `SessionBatch.run`."""
+        self._do(self._batch.run(key, text, **options))
+
+    def external(self, key: str, tool: str, **options: Any) -> None:
+        """Ask for the turn of a tool that you run. Options as in `AsyncBatch.external`."""
+        self._do(self._batch.external(key, tool, **options))
+
+    def finished(self, key: str, *, failed: bool = False, output: str | None = None) -> None:
+        self._do(self._batch.finished(key, failed=failed, output=output))
+
+    def interrupt(self) -> None:
+        self._do(self._batch.interrupt())
+
+    def discard(self, reason: str = "") -> None:
+        self._do(self._batch.discard(reason))
+
+    def close(self) -> None:
+        self._do(self._batch.close())
+
+    def outcome(self) -> Outcome:
+        outcome: Outcome = self._do(self._batch.outcome())
+        return outcome
+
+
+async def _made(make: Callable[[], _T]) -> _T:
+    """What can only be made where a loop runs."""
+    return make()
 
 
 def _iterate(do: Any, items: AsyncIterator[_T]) -> Iterator[_T]:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,15 +24,19 @@ class Described:
     json: str
 
 
-class AsyncTools:
-    """What `AsyncSession` can do with tools."""
+class AsyncTools(ABC):
+    """What `AsyncSession` can do with tools; the session says who it is and how it calls the daemon."""
 
-    _client: Any
-    _call: Any
+    _client: Any  # an AsyncClient, which knows the stubs
 
     @property
+    @abstractmethod
     def id(self) -> str:
-        raise NotImplementedError
+        """Of the session."""
+
+    @abstractmethod
+    async def _call(self, method: Any, request: Any) -> Any:
+        """One plain call with the session's secret. Raises the errors of `sandboxd.errors`."""
 
     async def check_tool(self, tool: str, input: Mapping[str, Any]) -> values.ToolCheck:
         """What is decided on the use of a tool; the front-end then runs it, or does not. Raises RequestError for an input

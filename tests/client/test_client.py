@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import signal
 import subprocess
 import sys
@@ -11,7 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import Answer, Approval, Ask, AsyncClient, Client, Settled
+from sandboxd.client import (
+    Answer,
+    Approval,
+    Ask,
+    AsyncClient,
+    AsyncExecution,
+    AsyncSession,
+    Batch,
+    BatchEvent,
+    BatchResult,
+    BatchText,
+    Client,
+    Execution,
+    ExternalStart,
+    Session,
+    SessionBatch,
+    Settled,
+)
 from sandboxd.errors import NotFound, RequestError, Unavailable
 from sandboxd.model import ApprovalNeeded, Behavior, EndKind, Exited, Mode, Output, Started
 from tests.e2e.conftest import Place, eventually, running
@@ -182,6 +200,79 @@ def test_an_interrupt_ends_what_runs(served: Place, tree: Path) -> None:
     assert "KeyboardInterrupt" in err
     assert "never" not in err
     assert eventually(lambda: not running("sleep\x0072.5"))
+
+
+def test_a_batch(tree: Path) -> None:
+    """A batch runs commands and the caller's own tools under one barrier; results and texts come in the order asked."""
+    with Client(admin=True) as client, client.session(mode=BYPASS) as session, session.batch() as batch:
+        batch.run("read", "cat a.txt")
+        batch.external("edit", "Edit")
+        batch.run("behind", "cat made")
+        seen: list[str] = []
+        texts: dict[str, str] = {}
+        for message in batch:
+            if isinstance(message, ExternalStart):
+                (tree / "made").write_text("by the tool\n")
+                batch.finished(message.key, output="edited\n")
+                batch.close()
+            elif isinstance(message, BatchResult):
+                seen.append(message.key)
+                assert message.result.code == 0
+            elif isinstance(message, BatchText):
+                texts[message.key] = message.text.text
+        assert seen == ["read", "edit", "behind"]
+        assert texts == {"read": "one\ntwo\n", "edit": "edited\n", "behind": "by the tool\n"}
+
+
+def test_a_batch_of_commands_alone(tree: Path) -> None:
+    """`outcome` reads a batch to its end; an error cancels siblings; what the daemon refuses is raised; leaving kills."""
+    with Client(admin=True) as client, client.session(mode=BYPASS) as session:
+        with session.batch() as batch:
+            batch.run("running", "tail -f /dev/null")
+            batch.run("failing", "cat no-such-file")
+            batch.close()
+            outcome = batch.outcome()
+        assert list(outcome.results) == ["running", "failing"]
+        assert outcome.results["running"].end is EndKind.CANCELLED
+        assert "no-such-file" in outcome.texts["failing"].text
+        with session.batch() as batch:
+            batch.run("a", "echo")
+            batch.run("a", "echo")
+            with pytest.raises(RequestError, match="used in this batch"):
+                batch.outcome()
+        with session.batch() as batch:
+            batch.run("left", "echo up; exec sleep 73.5")
+            for message in batch:
+                if isinstance(message, BatchEvent) and isinstance(message.event, Output):
+                    break
+        assert eventually(lambda: not running("sleep\x0073.5"))
+
+
+SHAPES = [
+    (AsyncClient, Client, {"connect"}),
+    (AsyncSession, Session, set()),
+    (AsyncExecution, Execution, set()),
+    (SessionBatch, Batch, {"command"}),
+]
+
+
+@pytest.mark.parametrize(("asynchronous", "blocking", "only"), SHAPES, ids=lambda value: getattr(value, "__name__", ""))
+def test_both_clients_have_one_shape(asynchronous: type, blocking: type, only: set[str]) -> None:
+    """What the asynchronous client can do the blocking one can, under the same name with the same parameters."""
+
+    def public(cls: type) -> dict[str, object]:
+        return {name: getattr(cls, name) for name in dir(cls) if not name.startswith("_")}
+
+    theirs, ours = public(asynchronous), public(blocking)
+    assert set(theirs) - only <= set(ours)
+    for name in set(theirs) & set(ours) - only:
+        if not callable(theirs[name]):
+            continue
+        wanted, given = (inspect.signature(each).parameters for each in (theirs[name], ours[name]))  # type: ignore[arg-type]  # they are callable
+        forwarded = any(parameter.kind is parameter.VAR_KEYWORD for parameter in given.values())
+        named = {key for key, parameter in wanted.items() if parameter.kind is not parameter.VAR_KEYWORD}
+        assert set(given) - {"options"} <= named, name
+        assert forwarded or set(given) == named, name
 
 
 # Asynchronous
