@@ -50,6 +50,12 @@ def analyze(text: str, context: AnalysisContext, tables: Tables = TABLES) -> Ana
 
 
 @lru_cache(maxsize=_CACHED)
+def read(text: str) -> Script:
+    """The text as the shell reads it, which `analyze` goes on from. Never raises."""
+    return parse(text)
+
+
+@lru_cache(maxsize=_CACHED)
 def _cached(text: str, context: AnalysisContext, tables: Tables) -> Analysis:
     try:
         return _Line(text, context, tables).run()
@@ -75,7 +81,7 @@ class _Line:
         self.counters: frozenset[str] = frozenset()
 
     def run(self) -> Analysis:
-        script = parse(self.text)
+        script = read(self.text)
         self.unparsed = script.unparsed
         self._script(script, (self.context.cwd,), "", (), 0, None)
         read_only, destructive = self.unparsed is None, False

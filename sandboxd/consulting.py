@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -23,6 +24,7 @@ from sandboxd.jobs import Job
 from sandboxd.judge import Judged, Question
 from sandboxd.model import Behavior, Consultant, EndKind, Needs, Opinion, Result, Source
 from sandboxd.policy.modes import looser
+from sandboxd.policy.risk import risk
 from sandboxd.policy.rules import parse_rule
 from sandboxd.record.audit import Record
 from sandboxd.session import SessionState
@@ -57,6 +59,7 @@ class Consulting:
         mode = judged.inputs.mode
         job.ground = await asyncio.to_thread(ground, judged, session.tightening)
         pending = None
+        danger = risk(judged.analysis, judged.inputs.scope)
         if not session.unattended and Consultant.APPROVAL in needs.who:
             pending = self.approvals.request(
                 job.execution.id,
@@ -66,25 +69,39 @@ class Consulting:
                 needs.pending,
                 expires_in=self._sessions.config.approvals.expires,
                 binding=job.ground,
+                risk=danger.score,
+                risk_reasons=danger.reasons,
             )
             job.pending = pending
             self._record.record_approval_asked(pending.id, job.execution.id, asker.id)
             job.execution.approval_needed(pending.id, needs.pending)
         rewrites: dict[int, str] = {}
+        began = time.monotonic()
+        took: dict[str, float] = {}  # until each fell silent: all are asked at once
         asking = hooks.each(session.hooks, HookEvent.PERMISSION_REQUEST, job.payload(), **self._place(session))
 
         def eligible(opinion: Opinion) -> bool:
             return not isinstance(judged.with_opinion(opinion).outcome, Needs)
 
-        others = [self._heard(job, reply, rewrites) for reply in asking]
+        async def timed(who: str, answer: Coroutine[Any, Any, Opinion | None]) -> Opinion | None:
+            try:
+                return await answer
+            finally:
+                took[who] = time.monotonic() - began
+
+        others = [timed("permission hooks", self._heard(job, reply, rewrites)) for reply in asking]
         if self.classifying.decides(judged):
-            others.append(self._classified(job, judged, attended=pending is not None))
+            others.append(timed("classifier", self._classified(job, judged, attended=pending is not None)))
         elif pending is not None and self.classifying.advises(judged):
             others.append(self._advised(job, judged, pending))
         try:
             opinion = await first_eligible(pending, others, eligible, self._overtaken(session, judged))
         finally:
             job.pending = None
+            if pending is not None:
+                took["human"] = time.monotonic() - began
+            for who, seconds in took.items():
+                job.stages.took(who, seconds)
             self._answered(job, pending, asker)
         if opinion is not None and id(opinion) in rewrites:
             self._rewrite(job, rewrites[id(opinion)], opinion.name)
@@ -128,6 +145,7 @@ class Consulting:
         advice = await self.classifying.advice(job.session, judged, job.ground)
         if advice:
             self.approvals.advise(pending, advice)
+            job.execution.advised(pending.id, advice)
 
     def ahead(self, job: Job, ask: Callable[[], Question]) -> Ahead:
         """Begin to ask the classifier while hooks still run."""
@@ -183,7 +201,10 @@ class Consulting:
         """Run the PreToolUse hooks. One of them may rewrite the command, which is then what is judged and run."""
         session = job.session
         session.refresh_rules(self._sessions.config, self._dirs)
+        began = time.monotonic()
         replies = await hooks.ask(session.hooks, HookEvent.PRE_TOOL_USE, job.payload(), **self._place(session))
+        if replies.replies:
+            job.stages.took("hooks", time.monotonic() - began)
         job.notes += replies.notes
         job.opinions = replies.opinions
         try:

@@ -40,6 +40,7 @@ from sandboxd.model import (
     Request,
     Result,
     Strength,
+    Timing,
     Tool,
     ToolCall,
 )
@@ -86,6 +87,7 @@ class Status:
     runtime_dir: str
     state_dir: str
     classifier: ClassifierStatus
+    breakers_open: int  # sessions whose denial breaker is open
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +158,7 @@ class Engine:
             runtime_dir=self.dirs.runtime,
             state_dir=self.dirs.state,
             classifier=self.consulting.classifying.classifier.status(),
+            breakers_open=sum(session.denials.open for session in sessions),
         )
 
     def reload(self, config: Config) -> None:
@@ -213,7 +216,7 @@ class Engine:
         decision = judged.decision
         # A front-end acts on the answer to a call at once; nothing follows the one to a command but Start.
         acts = call is not None and decision.behavior is Behavior.ALLOW and (decision.protected or decision.step == "2a")
-        decision_id = await self._keep(session, "", request.text, judged, decision, durable=acts)
+        decision_id = await self._keep(session, "", request.text, judged, decision, judged.timings, durable=acts)
         return Checked(judged, self.catalog.enforcement(self.catalog.profile(session.profile)), decision_id)
 
     def tools(self, session: SessionState) -> tuple[Tool, ...]:
@@ -297,6 +300,7 @@ class Engine:
         execution, session = job.execution, job.session
         for _ in range(_REJUDGE):
             judged = await asyncio.to_thread(judge, self._question(job.request, session), job.opinions)
+            job.stages.judged(judged)
             if isinstance(judged.outcome, Needs):
                 answered = await self.consulting.ask(job, judged)
                 if answered is None:
@@ -307,8 +311,12 @@ class Engine:
             if decision.behavior is not Behavior.ALLOW:
                 return await self._denied(job, judged, decision)
             alone = judged.analysis.changes_cwd or not judged.analysis.concurrency_safe
+            waiting = time.monotonic()
             async with self.turn(session, not alone, execution.queued, job.turn):
+                admitted = time.monotonic()
+                job.stages.took("lane", admitted - waiting)
                 fresh = await asyncio.to_thread(judge, self._question(job.request, session), judged.inputs.opinions)
+                job.stages.took("admission", time.monotonic() - admitted)
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now
                 decision = fresh.decision
@@ -384,11 +392,20 @@ class Engine:
         """Write the decision; what was denied or touched safety is on disk before anything else happens."""
         durable = decision.behavior is not Behavior.ALLOW or decision.protected or decision.step == "2a"
         text = job.request.text
-        job.decision_id = await self._keep(job.session, job.execution.id, text, judged, decision, durable=durable)
+        timings = job.stages.timings
+        job.decision_id = await self._keep(job.session, job.execution.id, text, judged, decision, timings, durable=durable)
         job.decision = decision
 
     async def _keep(
-        self, session: SessionState, execution_id: str, text: str, judged: Judged, decision: Decision, *, durable: bool
+        self,
+        session: SessionState,
+        execution_id: str,
+        text: str,
+        judged: Judged,
+        decision: Decision,
+        timings: tuple[Timing, ...],
+        *,
+        durable: bool,
     ) -> str:
         """Put a decision into the record and before those who watch; its id."""
         row = await self.record.record_decision(
@@ -402,6 +419,7 @@ class Engine:
             analysis=judged.analysis,
             durable=durable,
             lazy=not execution_id,
+            timings=timings,
             secrets=session.secrets,
         )
         for queue in self._watchers:

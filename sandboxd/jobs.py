@@ -11,7 +11,7 @@ from typing import Any
 from sandboxd.consult.approvals import Pending
 from sandboxd.errors import Forbidden, RequestError
 from sandboxd.judge import Judged
-from sandboxd.model import Decision, Mode, ModelText, Opinion, Request
+from sandboxd.model import Decision, Mode, ModelText, Opinion, Request, Timing
 from sandboxd.run.execution import Execution
 from sandboxd.session import SessionState
 
@@ -24,6 +24,32 @@ class Turn:
 
     open: asyncio.Event
     entered: Callable[[], None]
+
+
+class Stages:
+    """How long the stages of one judgement took, in seconds; a stage that took place again counts in all.
+
+    To add a stage: a name where it belongs in `ORDER`, a `took` where it takes place, its word in decision.proto.
+    """
+
+    ORDER = ("hooks", "parse", "effects", "facts", "waterfall", "human", "classifier", "permission hooks", "lane", "admission")
+
+    __slots__ = ("_seconds",)
+
+    def __init__(self) -> None:
+        self._seconds: dict[str, float] = {}
+
+    def took(self, stage: str, seconds: float) -> None:
+        self._seconds[stage] = self._seconds.get(stage, 0.0) + seconds
+
+    def judged(self, judged: Judged) -> None:
+        for timing in judged.timings:
+            self.took(timing.stage, timing.seconds)
+
+    @property
+    def timings(self) -> tuple[Timing, ...]:
+        """In the order of the stages."""
+        return tuple(Timing(stage, self._seconds[stage]) for stage in self.ORDER if stage in self._seconds)
 
 
 @dataclass(slots=True, eq=False)
@@ -42,6 +68,7 @@ class Job:
     pending: Pending | None = None  # the question that is open about it
     ground: str = ""  # what an answer to that question rests on
     notes: list[str] = field(default_factory=list)
+    stages: Stages = field(default_factory=Stages)
     task: asyncio.Task[None] | None = None
     turn: Turn | None = None  # its place in a batch
     judged: Judged | None = None  # as it was allowed to run

@@ -8,12 +8,26 @@ The engine goes through here for every command, once when it arrives and once mo
 from __future__ import annotations
 
 import dataclasses
+import time
 from dataclasses import dataclass
 
-from sandboxd.analyze import TABLES, analyze
+from sandboxd.analyze import TABLES, analyze, read
 from sandboxd.effects.tables import Tables
 from sandboxd.isolation.environment import SYSTEM_PATH
-from sandboxd.model import Analysis, AnalysisContext, Decision, Facts, Inputs, Mode, Needs, Opinion, RuleSet, Scope, ToolCall
+from sandboxd.model import (
+    Analysis,
+    AnalysisContext,
+    Decision,
+    Facts,
+    Inputs,
+    Mode,
+    Needs,
+    Opinion,
+    RuleSet,
+    Scope,
+    Timing,
+    ToolCall,
+)
 from sandboxd.observe import observe
 from sandboxd.policy.waterfall import evaluate
 from sandboxd.toolcalls import HOST_TMP, analyze_call, texts
@@ -49,6 +63,7 @@ class Judged:
 
     inputs: Inputs
     outcome: Decision | Needs
+    timings: tuple[Timing, ...] = ()  # how long parse, effects, facts and waterfall took the first time
 
     @property
     def analysis(self) -> Analysis:
@@ -75,9 +90,8 @@ class Judged:
         """The same question in another mode."""
         return self._again(dataclasses.replace(self.inputs, mode=mode))
 
-    @staticmethod
-    def _again(inputs: Inputs) -> Judged:
-        return Judged(inputs, evaluate(inputs))
+    def _again(self, inputs: Inputs) -> Judged:
+        return Judged(inputs, evaluate(inputs), self.timings)
 
 
 # PATH of every box, in this order: system directories first, so that a workspace cannot shadow a tool.
@@ -87,10 +101,15 @@ BOX_PATH = ":".join(SYSTEM_PATH)
 def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
     """Answer a question. Reads the workspace (only through observe) when `observed` is set; raises nothing."""
     scope = question.scope
+    begin = time.perf_counter()
+    parsed = begin
     if question.call is None:
+        read(question.text)
+        parsed = time.perf_counter()
         analysis = analyze(question.text, AnalysisContext(question.cwd, scope.home, scope.workspace), question.tables)
     else:
         analysis = analyze_call(question.call, question.cwd, scope.home)
+    inferred = time.perf_counter()
     facts = Facts()
     if question.observed:
         facts = observe(
@@ -102,6 +121,7 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         )
     if scope.guarded:  # as the targets of core.hooksPath: what runs there runs outside the box
         facts = dataclasses.replace(facts, hooks_paths=(*facts.hooks_paths, *scope.guarded))
+    observed = time.perf_counter()
     inputs = Inputs(
         analysis=analysis,
         rules=question.rules,
@@ -117,7 +137,10 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
     )
     if question.call is not None:
         inputs = _outside(inputs, question.call, question.host_tmp)
-    return Judged(inputs, evaluate(inputs))
+    outcome = evaluate(inputs)
+    marks = (("parse", parsed - begin), ("effects", inferred - parsed), ("facts", observed - inferred))
+    took = (*marks, ("waterfall", time.perf_counter() - observed))
+    return Judged(inputs, outcome, tuple([Timing(stage, seconds) for stage, seconds in took if seconds]))
 
 
 def _outside(inputs: Inputs, call: ToolCall, tmp: str) -> Inputs:

@@ -17,6 +17,7 @@ from sandboxd.model.decision import (
     Scope,
     Source,
     Strategy,
+    Timing,
     TraceEntry,
 )
 from sandboxd.model.effects import (
@@ -34,6 +35,7 @@ from sandboxd.model.effects import (
 )
 from sandboxd.model.execution import (
     UNLIMITED,
+    Advice,
     ApprovalNeeded,
     Decided,
     EndKind,
@@ -95,6 +97,7 @@ __all__ = [
     "Analysis",
     "AnalysisContext",
     "AnalyzedCommand",
+    "Advice",
     "ApprovalNeeded",
     "Assignment",
     "Backend",
@@ -159,6 +162,7 @@ __all__ = [
     "Stream",
     "Strength",
     "Subcommand",
+    "Timing",
     "Tool",
     "ToolCall",
     "TraceEntry",

@@ -165,6 +165,14 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True)
+class Timing:
+    """How long one stage of a judgement took, in seconds."""
+
+    stage: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
 class Needs:
     """The waterfall is at an ASK that one of `who` may settle; `pending` is the ASK as it stands without them."""
 

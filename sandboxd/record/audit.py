@@ -15,7 +15,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from sandboxd.errors import NotFound, RequestError
-from sandboxd.model import Analysis, Behavior, Decision, EndKind, Enforcement, Opinion, Result
+from sandboxd.model import Analysis, Behavior, Decision, EndKind, Enforcement, Opinion, Result, Timing
+from sandboxd.record.blotted import Blotted
 from sandboxd.record.codec import dumps
 from sandboxd.record.rows import ApprovalRow, DecisionRow, ExecutionRow, SessionRow
 from sandboxd.record.schema import connect, prepare
@@ -41,8 +42,8 @@ from sandboxd.record.sql import (
     execution_row,
     line,
     session_row,
-    summary,
 )
+from sandboxd.record.understood import moved, summary
 from sandboxd.record.writer import Statement, Writer
 from sandboxd.redact import redact
 
@@ -104,6 +105,7 @@ class Record:
         durable: bool = False,
         lazy: bool = False,
         secrets: tuple[str, ...] = (),
+        timings: tuple[Timing, ...] = (),
     ) -> DecisionRow:
         """Keep a decision; with `durable` return only when it is on disk; `lazy`: nothing follows it, so that it may be
         written a moment later. The row comes back as it will be read.
@@ -113,16 +115,19 @@ class Record:
         """
         self._writer.check()
         durable = durable or bool(self.error)  # while the disk fails, nothing passes that is not known to be written
+        blotted = Blotted(text, secrets)
+        decision = moved(decision, blotted)
         row = DecisionRow(
             decision_id=decision_id,
             session_id=session_id,
             execution_id=execution_id,
-            text=redact(text, secrets),
+            text=blotted.text,
             cwd=cwd,
             mode=mode,
             at=time.time() if at is None else at,
             decision=decision,
             analysis="",
+            timings=timings,
         )
 
         def statement() -> Statement:
@@ -140,7 +145,8 @@ class Record:
                     decision.step,
                     decision.reason,
                     document(decision, secrets),
-                    "" if analysis is None else document(summary(analysis), secrets),
+                    "" if analysis is None else document(summary(analysis, blotted), secrets),
+                    dumps(timings),
                 ),
             )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sandboxd.model import Behavior, Decision, EndKind, Enforcement, Result
+from sandboxd.model import Behavior, Decision, EndKind, Enforcement, Result, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +22,8 @@ class SessionRow:
 class DecisionRow:
     """One decision with its whole trace. `row` numbers rows in the order they were written; 0 before that.
 
-    `analysis` is a summary as JSON: subcommands, effects, why it was not parsed.
+    `analysis` is a summary as JSON: subcommands, effects, why it was not parsed; `record.understood` reads it. `timings`
+    tells how long the stages took, in their order.
     """
 
     decision_id: str
@@ -35,6 +36,7 @@ class DecisionRow:
     decision: Decision
     analysis: str
     row: int = 0
+    timings: tuple[Timing, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,7 @@ MIGRATIONS: tuple[str, ...] = (
     );
     CREATE INDEX asked_by_owner ON asked (owner);
     """,
+    "ALTER TABLE decisions ADD COLUMN timings TEXT NOT NULL DEFAULT '[]'",
 )
 VERSION = len(MIGRATIONS)
 BUSY = 5000  # milliseconds to wait for another process that writes

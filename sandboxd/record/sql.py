@@ -6,13 +6,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sandboxd.model import Analysis, Behavior, Decision, EndKind, Enforcement, Result
+from sandboxd.model import Behavior, Decision, EndKind, Enforcement, Result, Timing
 from sandboxd.record.codec import dumps, loads
 from sandboxd.record.rows import ApprovalRow, DecisionRow, ExecutionRow, SessionRow
 from sandboxd.redact import redact
 
 SELECT_SESSION = "SELECT id, parent, workspace, mode, profile, at FROM sessions"
-SELECT_DECISION = "SELECT row, id, session, execution, text, cwd, mode, at, document, analysis FROM decisions"
+SELECT_DECISION = "SELECT row, id, session, execution, text, cwd, mode, at, document, analysis, timings FROM decisions"
 SELECT_EXECUTION = (
     "SELECT e.row, e.id, e.session, e.decision, COALESCE(d.text, ''), COALESCE(d.cwd, ''), e.profile, e.enforcement,"
     " e.started, e.finished, e.end, e.result FROM executions e LEFT JOIN decisions d ON d.id = e.decision"
@@ -21,8 +21,8 @@ SELECT_APPROVAL = "SELECT row, id, execution, session, verdict, scope, who, rule
 
 INSERT_SESSION = "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?, ?, ?)"
 INSERT_DECISION = (
-    "INSERT INTO decisions (id, session, execution, text, cwd, mode, at, behavior, step, reason, document, analysis)"
-    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
+    "INSERT INTO decisions (id, session, execution, text, cwd, mode, at, behavior, step, reason, document, analysis,"
+    " timings) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"
 )
 INSERT_EXECUTION = (
     "INSERT INTO executions (id, session, decision, profile, enforcement, started, owner) VALUES (?, ?, ?, ?, ?, ?, ?)"
@@ -60,26 +60,6 @@ def document(value: object, secrets: tuple[str, ...]) -> str:
     return dumps(value, lambda each: redact(each, secrets))
 
 
-def summary(analysis: Analysis) -> dict[str, object]:
-    """What was understood of the command, short enough to keep with every decision."""
-    return {
-        "unparsed": None if analysis.unparsed is None else analysis.unparsed.reason,
-        "read_only": analysis.read_only,
-        "concurrency_safe": analysis.concurrency_safe,
-        "destructive": analysis.destructive,
-        "commands": [
-            {
-                "argv": command.argv,
-                "via": command.via,
-                "effects": [
-                    {"kind": effect.kind, "target": effect.target, "because": effect.because} for effect in command.effects
-                ],
-            }
-            for command in analysis.commands
-        ],
-    }
-
-
 def conditions(
     number: str, session_id: str | None, before: int | None, session: str = "session"
 ) -> tuple[list[str], list[object]]:
@@ -100,9 +80,10 @@ def session_row(values: tuple[Any, ...]) -> SessionRow:
 
 
 def decision_row(values: tuple[Any, ...]) -> DecisionRow:
-    row, decision_id, session_id, execution_id, text, cwd, mode, at, encoded, analysis = values
+    row, decision_id, session_id, execution_id, text, cwd, mode, at, encoded, analysis, timings = values
     decision = loads(Decision, encoded)
-    return DecisionRow(decision_id, session_id, execution_id, text, cwd, mode, at, decision, analysis, row)
+    took = loads(tuple[Timing, ...], timings)
+    return DecisionRow(decision_id, session_id, execution_id, text, cwd, mode, at, decision, analysis, row, took)
 
 
 def execution_row(values: tuple[Any, ...]) -> ExecutionRow:
