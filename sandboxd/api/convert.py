@@ -289,6 +289,9 @@ def event(value: model.Event, execution_id: str, text: str) -> execution_pb2.Eve
         case model.ApprovalNeeded():
             out.approval_needed.approval_id = value.approval_id
             out.approval_needed.decision.CopyFrom(decision(value.decision, text))
+        case model.Advice():
+            out.advice.approval_id = value.approval_id
+            out.advice.text = value.text
         case model.Started():
             out.started.enforcement.CopyFrom(_present(enforcement(value.enforcement)))
             out.started.profile = value.profile

@@ -11,15 +11,16 @@ from pathlib import Path
 from typing import Any
 
 from sandboxd import toolbox
-from sandboxd.api import convert, requests, transcripts
+from sandboxd.api import convert, figures, requests, transcripts
 from sandboxd.api.access import Access, followed, secret
 from sandboxd.config import load
 from sandboxd.consult.approvals import ApprovalChange, Pending
-from sandboxd.engine import State
+from sandboxd.engine import Engine, State
 from sandboxd.errors import ConfigError, NotFound, ProfileError
 from sandboxd.isolation import profiles
 from sandboxd.model import Mode
 from sandboxd.record.audit import DecisionRow
+from sandboxd.record.understood import understood
 from sandboxd.sessions import SessionState
 from sandboxd.v1 import (
     admin_pb2,
@@ -51,19 +52,20 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
         state = await self._engine.create_session(spec, self._access.role, secret(context))
         prompts = self._engine.config.approvals.front_end
         return session_pb2.SessionServiceCreateResponse(
-            session=_session(state),
+            session=_session(state, self._engine),
             session_secret=state.secret,
             approval_secret=state.approval_secret if prompts else "",
         )
 
     async def Get(self, request: session_pb2.SessionServiceGetRequest, context: Any) -> session_pb2.SessionServiceGetResponse:
-        return session_pb2.SessionServiceGetResponse(session=_session(self._access.session(request.session_id, context)))
+        state = self._access.session(request.session_id, context)
+        return session_pb2.SessionServiceGetResponse(session=_session(state, self._engine))
 
     async def List(self, request: session_pb2.SessionServiceListRequest, context: Any) -> session_pb2.SessionServiceListResponse:
         session = self._access.scope(request.session_id, context)
         sessions = self._engine.sessions
         states = sessions.list() if session is None else sessions.family(session)
-        return session_pb2.SessionServiceListResponse(sessions=[_session(state) for state in states])
+        return session_pb2.SessionServiceListResponse(sessions=[_session(state, self._engine) for state in states])
 
     async def Update(
         self, request: session_pb2.SessionServiceUpdateRequest, context: Any
@@ -76,7 +78,7 @@ class Sessions(session_pb2_grpc.SessionServiceServicer):
             cwd=request.cwd if request.HasField("cwd") else None,
             headless=request.headless if request.HasField("headless") else None,
         )
-        return session_pb2.SessionServiceUpdateResponse(session=_session(state))
+        return session_pb2.SessionServiceUpdateResponse(session=_session(state, self._engine))
 
     async def Delete(
         self, request: session_pb2.SessionServiceDeleteRequest, context: Any
@@ -162,7 +164,11 @@ class Decisions(decision_pb2_grpc.DecisionServiceServicer):
         row = await asyncio.to_thread(self._engine.record.decision, decision_id)
         if session is not None and row.session_id != session.id:
             raise NotFound(f"no decision `{decision_id}`", field="decision_id", fix="list the decisions of your session")
-        return decision_pb2.DecisionServiceGetResponse(decision=_decision(row))
+        answer = decision_pb2.DecisionServiceGetResponse(decision=_decision(row))
+        found = understood(row.text, row.cwd, row.analysis)
+        if found is not None:
+            answer.decision.analysis.CopyFrom(convert.analysis(found))
+        return answer
 
     async def List(
         self, request: decision_pb2.DecisionServiceListRequest, context: Any
@@ -228,6 +234,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
             config_errors=status.errors,
             runtime_directory=status.runtime_dir,
             state_directory=status.state_dir,
+            classifier=figures.classifier(status.classifier, status.breakers_open),
         )
 
     async def Reload(self, request: admin_pb2.AdminServiceReloadRequest, context: Any) -> admin_pb2.AdminServiceReloadResponse:
@@ -251,7 +258,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
 _STATE = {state: admin_pb2.DaemonState.Value(f"DAEMON_STATE_{state.name}") for state in State}
 
 
-def _session(state: SessionState) -> session_pb2.Session:
+def _session(state: SessionState, engine: Engine) -> session_pb2.Session:
     return session_pb2.Session(
         session_id=state.id,
         workspace=state.workspace,
@@ -271,6 +278,7 @@ def _session(state: SessionState) -> session_pb2.Session:
         denials=session_pb2.DenialCounters(
             consecutive=state.denials.consecutive, total=state.denials.total, open=state.denials.open
         ),
+        classifier_usage=figures.usage(engine.consulting.classifying.classifier.spent(state.id)),
     )
 
 
@@ -284,6 +292,8 @@ def _approval(pending: Pending) -> approval_pb2.Approval:
         decision=convert.decision(pending.decision, pending.text),
         create_time=convert.timestamp(pending.created),
         expire_time=convert.timestamp(pending.expires),
+        risk=pending.risk,
+        risk_reasons=pending.risk_reasons,
     )
 
 
@@ -330,4 +340,5 @@ def _decision(row: DecisionRow) -> decision_pb2.DecisionRecord:
         mode=convert.MODE[Mode(row.mode)],
         create_time=convert.timestamp(row.at),
         decision=convert.decision(row.decision, row.text),
+        timings=[decision_pb2.StageTime(stage=item.stage, elapsed=convert.duration(item.seconds)) for item in row.timings],
     )

@@ -280,6 +280,8 @@ def event(message: execution_pb2.Event, text: str) -> model.Event | None:
         case "approval_needed":
             needed = message.approval_needed
             return model.ApprovalNeeded(seq, execution_id, needed.approval_id, decision(needed.decision, text))
+        case "advice":
+            return model.Advice(seq, execution_id, message.advice.approval_id, message.advice.text)
         case "started":
             return model.Started(seq, execution_id, enforcement(message.started.enforcement), message.started.profile)
         case "gap":

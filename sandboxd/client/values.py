@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from sandboxd.client import decode
-from sandboxd.model import Analysis, Behavior, Decision, Enforcement, Mode, Probe, Result
+from sandboxd.client import decode, figures
+from sandboxd.client.figures import NO_USAGE, ClassifierInfo, ClassifierUsage
+from sandboxd.model import Analysis, Behavior, Decision, Enforcement, Mode, ModelText, Probe, Result, Timing
 from sandboxd.v1 import admin_pb2, approval_pb2, decision_pb2, execution_pb2, session_pb2
 
 
@@ -79,6 +80,7 @@ class SessionInfo:
     mode_in_force: Mode = Mode.DEFAULT
     denials: tuple[int, int] = (0, 0)  # by the classifier: consecutive, in all
     asks_human: bool = False  # so many denials that a human is asked instead of the classifier
+    classifier_usage: ClassifierUsage = NO_USAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +90,14 @@ class ExecutionInfo:
     text: str
     state: str  # waiting, running, ended
     result: Result | None
+    last_sequence: int = 0  # of its newest event
+    model_text: ModelText | None = None  # what a model reads of it; None before its end, and where many are listed
 
 
 @dataclass(frozen=True, slots=True)
 class Approval:
+    """`risk` (0 to 100) is made of `risk_reasons`; it orders approvals and decides nothing."""
+
     id: str
     session_id: str
     execution_id: str
@@ -100,6 +106,8 @@ class Approval:
     decision: Decision
     created: float
     expires: float
+    risk: int = 0
+    risk_reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +130,8 @@ class DecisionRecord:
     mode: Mode
     created: float
     decision: Decision
+    analysis: Analysis | None = None  # what was understood of it, without secrets; only of a decision asked for by its id
+    timings: tuple[Timing, ...] = ()  # of the stages, in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +150,7 @@ class DaemonStatus:
     errors: tuple[str, ...]
     runtime: str
     state_directory: str
+    classifier: ClassifierInfo
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +180,7 @@ def session_info(message: session_pb2.Session) -> SessionInfo:
         mode_in_force=decode.MODE.get(message.mode_in_force, Mode.DEFAULT),
         denials=(message.denials.consecutive, message.denials.total),
         asks_human=message.denials.open,
+        classifier_usage=figures.usage(message.classifier_usage),
     )
 
 
@@ -177,13 +189,15 @@ def unknown_session(session_id: str) -> SessionInfo:
     return SessionInfo(session_id, "", "", Mode.DEFAULT, "", True, (), (), (), (), 0.0, ())
 
 
-def execution_info(message: execution_pb2.Execution) -> ExecutionInfo:
+def execution_info(message: execution_pb2.Execution, model_text: ModelText | None = None) -> ExecutionInfo:
     return ExecutionInfo(
         id=message.execution_id,
         session_id=message.session_id,
         text=message.text,
         state=_STATES.get(message.state, "waiting"),
         result=decode.result(message.result) if message.HasField("result") else None,
+        last_sequence=message.last_sequence,
+        model_text=model_text,
     )
 
 
@@ -197,6 +211,8 @@ def approval(message: approval_pb2.Approval) -> Approval:
         decision=decode.decision(message.decision, message.text),
         created=decode.seconds(message.create_time),
         expires=decode.seconds(message.expire_time),
+        risk=message.risk,
+        risk_reasons=tuple(message.risk_reasons),
     )
 
 
@@ -214,6 +230,8 @@ def decision_record(message: decision_pb2.DecisionRecord) -> DecisionRecord:
         mode=decode.MODE.get(message.mode, Mode.DEFAULT),
         created=decode.seconds(message.create_time),
         decision=decode.decision(message.decision, message.text),
+        analysis=decode.analysis(message.analysis, message.text, message.cwd) if message.HasField("analysis") else None,
+        timings=tuple(Timing(item.stage, decode.seconds(item.elapsed)) for item in message.timings),
     )
 
 
@@ -231,6 +249,7 @@ def daemon_status(message: admin_pb2.AdminServiceGetStatusResponse) -> DaemonSta
         errors=tuple(message.config_errors),
         runtime=message.runtime_directory,
         state_directory=message.state_directory,
+        classifier=figures.classifier(message.classifier),
     )
 
 

@@ -68,8 +68,9 @@ class ApprovalChange:
 class Pending:
     """One open question. `created` and `expires` are seconds since the epoch, for display; `deadline` is what counts.
 
-    `binding` is the digest of what the answer is bound to (command bytes, cwd, policy revision, executed files); whoever
-    waits compares it with a fresh one before acting on an ALLOW.
+    `risk` (0 to 100, with its reasons) orders questions and decides nothing. `binding` is the digest of what the answer is
+    bound to (command bytes, cwd, policy revision, executed files); whoever waits compares it with a fresh one before acting
+    on an ALLOW.
     """
 
     id: str
@@ -81,6 +82,8 @@ class Pending:
     binding: str
     created: float
     expires: float
+    risk: int
+    risk_reasons: tuple[str, ...]
     asked: float  # on the registry's clock
     deadline: float  # on the registry's clock
     _registry: Approvals
@@ -145,6 +148,8 @@ class Approvals:
         decision: Decision,
         expires_in: float = EXPIRES_IN,
         binding: str = "",
+        risk: int = 0,
+        risk_reasons: tuple[str, ...] = (),
     ) -> Pending:
         """Ask. `expires_in` in seconds. Raises Exhausted when too many questions are open."""
         self.expire()
@@ -161,6 +166,8 @@ class Approvals:
             binding=binding,
             created=created,
             expires=created + expires_in,
+            risk=risk,
+            risk_reasons=risk_reasons,
             asked=asked,
             deadline=asked + expires_in,
             _registry=self,
@@ -227,12 +234,13 @@ class Approvals:
         return known.session_id
 
     def list(self, session_id: str | None = None) -> tuple[Pending, ...]:
-        """The open questions, oldest first; of one session when given."""
+        """The open questions, the riskiest first and of equal ones the oldest; of one session when given."""
         self.expire()
-        return tuple(p for p in self._pending.values() if session_id is None or p.session_id == session_id)
+        found = (p for p in self._pending.values() if session_id is None or p.session_id == session_id)
+        return tuple(sorted(found, key=lambda pending: -pending.risk))
 
     async def watch(self, session_id: str | None = None) -> AsyncIterator[ApprovalChange]:
-        """The open questions as ADDED, then every change as it comes.
+        """The open questions as ADDED, in the order of `list`, then every change as it comes.
 
         Raises Exhausted when the reader falls too far behind; it may watch again.
         """

@@ -19,7 +19,7 @@ from enum import Enum, unique
 
 from sandboxd.config import ClassifierSettings, ProviderKind
 from sandboxd.consult.circuit import Circuit
-from sandboxd.consult.classifier_process import Server, WorkerProcess
+from sandboxd.consult.classifier_process import Server, WorkerProcess, WorkerState
 from sandboxd.consult.classifier_prompt import Prompt
 from sandboxd.consult.providers import Asked, Command, Messages, Provider, usage_of
 from sandboxd.consult.verdict import OUTAGES, Failure, Outage, Verdict
@@ -76,17 +76,29 @@ class Spent:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Speculation:
+    """Questions asked early, since the daemon started. Each is counted in `started`, and once more when it is known what
+    became of it: it was needed, it was ended before its answer came, it was answered in vain, or it had failed."""
+
+    started: int = 0
+    used: int = 0
+    cancelled: int = 0
+    wasted: int = 0
+    failed: int = 0
+
+
 @dataclass(slots=True)
 class Counters:
-    """Since the daemon started. `used`, `cancelled`, `wasted` are about questions asked early."""
+    """Since the daemon started. `cancelled` is about questions of every kind, the other figures about those that decide."""
 
     allowed: int = 0
     denied: int = 0
     cached: int = 0
     coalesced: int = 0
-    used: int = 0
+    advised: int = 0
     cancelled: int = 0
-    wasted: int = 0
+    early: Counter[str] = field(default_factory=Counter)  # by the fields of Speculation
     outages: Counter[Outage] = field(default_factory=Counter)
 
 
@@ -103,11 +115,12 @@ class ClassifierStatus:
     denied: int
     cached: int
     coalesced: int
-    used: int
+    advised: int
     cancelled: int
-    wasted: int
+    speculation: Speculation
     outages: tuple[tuple[str, int], ...]
     spent: Spent
+    worker: WorkerState | None
 
 
 @dataclass(slots=True, eq=False)
@@ -165,7 +178,8 @@ class Classifier:
             return
         before, running = self.process, self._running
         self.settings = settings
-        self._circuit, self._kept = Circuit(), {}
+        self._circuit = Circuit()
+        self._drop(lambda _: True)
         self._configure()
         if before is not None and self.process is None:
             before.stop()
@@ -204,7 +218,7 @@ class Classifier:
         kept = self._kept.get(at)
         if kept is not None and self._clock() < kept.until:
             if purpose is not Purpose.EARLY:
-                self.counters.used += kept.early
+                self.counters.early["used"] += kept.early
                 self.counters.cached += not kept.early
                 kept.early = False
             return self._counted(kept.verdict, purpose)
@@ -214,11 +228,12 @@ class Classifier:
             if refused is not None:
                 return self._counted(refused, purpose)
             self._circuit = self._circuit.asked()
+            self.counters.early["started"] += purpose is Purpose.EARLY
             flight = self._flights[at] = _Flight(asyncio.create_task(self._fly(question)), purpose is Purpose.EARLY)
         else:
             self.counters.coalesced += not flight.early
         if purpose is not Purpose.EARLY and flight.early:
-            self.counters.used += 1
+            self.counters.early["used"] += 1
             flight.early = False
         flight.waiters += 1
         try:
@@ -226,6 +241,7 @@ class Classifier:
         except asyncio.CancelledError:
             if flight.waiters == 1 and not flight.task.done():
                 self.counters.cancelled += 1
+                self.counters.early["cancelled"] += flight.early
                 self._circuit = self._circuit.withdrawn()
                 self._flights.pop(at, None)
                 flight.task.cancel()
@@ -241,14 +257,19 @@ class Classifier:
         """What was asked early is not needed (any more): a verdict that nobody used was in vain."""
         kept = self._kept.get((question.session, question.key))
         if kept is not None and kept.early:
-            self.counters.wasted += 1
+            self.counters.early["wasted"] += 1
             kept.early = False
 
     def forget(self, session: str) -> None:
         """A session has ended."""
         self._sessions.pop(session, None)
         self._nonces.pop(session, None)
-        self._kept = {at: kept for at, kept in self._kept.items() if at[0] != session}
+        self._drop(lambda at: at[0] == session)
+
+    def _drop(self, which: Callable[[tuple[str, str]], bool]) -> None:
+        """Forget verdicts; one that was asked early and is forgotten now was asked in vain."""
+        for at in [at for at in self._kept if which(at)]:
+            self.counters.early["wasted"] += self._kept.pop(at).early
 
     def spent(self, session: str) -> Spent:
         return self._sessions.get(session, Spent())
@@ -265,11 +286,12 @@ class Classifier:
             denied=counters.denied,
             cached=counters.cached,
             coalesced=counters.coalesced,
-            used=counters.used,
+            advised=counters.advised,
             cancelled=counters.cancelled,
-            wasted=counters.wasted,
+            speculation=Speculation(**counters.early),
             outages=tuple(sorted((outage.value, count) for outage, count in counters.outages.items())),
             spent=self.total,
+            worker=self.process.state() if self.process is not None else None,
         )
 
     # -- one flight ----------------------------------------------------------------------------------------------------
@@ -312,10 +334,11 @@ class Classifier:
                 self._circuit = self._circuit.withdrawn()
             else:
                 self._circuit = self._circuit.failed(said, now)
+            self.counters.early["failed"] += early
             return
         self._circuit = self._circuit.answered()
         while len(self._kept) >= MAX_CACHE:
-            del self._kept[next(iter(self._kept))]
+            self.counters.early["wasted"] += self._kept.pop(next(iter(self._kept))).early
         self._kept[at] = _Kept(said, now + self.settings.cache_ttl, early)
 
     def _counted(self, said: Verdict | Failure, purpose: Purpose) -> Verdict | Failure:
@@ -327,4 +350,6 @@ class Classifier:
                 self.counters.allowed += 1
             else:
                 self.counters.denied += 1
+        elif purpose is Purpose.ADVICE:
+            self.counters.advised += isinstance(said, Verdict)
         return said

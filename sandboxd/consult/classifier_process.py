@@ -48,6 +48,16 @@ class Server:
 
 
 @dataclass(frozen=True, slots=True)
+class WorkerState:
+    """`memory` in resident bytes; `restarts` without its first start."""
+
+    pid: int
+    ready: bool
+    restarts: int
+    memory: int
+
+
+@dataclass(frozen=True, slots=True)
 class Answer:
     """The text of a Messages answer, and what its usage block counts."""
 
@@ -100,6 +110,19 @@ class WorkerProcess:
             self._life.cancel()
             await asyncio.gather(self._life, return_exceptions=True)
             self._life = None
+
+    def state(self) -> WorkerState | None:
+        """The process that runs now; None between two lives."""
+        process = self.process
+        if process is None or process.returncode is not None or self._up is None:
+            return None
+        try:
+            with open(f"/proc/{process.pid}/statm", encoding="ascii") as file:
+                pages = int(file.read().split()[1])
+        except (OSError, IndexError):  # it has just ended
+            return None
+        ready = self._up.done() and self._up.result()
+        return WorkerState(process.pid, ready, self.starts - 1, pages * os.sysconf("SC_PAGESIZE"))
 
     async def ready(self) -> bool:
         """Whether this life of the worker can answer; waits until that is known."""

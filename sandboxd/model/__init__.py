@@ -94,10 +94,10 @@ from sandboxd.model.tools import Tool, ToolCall
 __all__ = [
     "UNLIMITED",
     "Act",
+    "Advice",
     "Analysis",
     "AnalysisContext",
     "AnalyzedCommand",
-    "Advice",
     "ApprovalNeeded",
     "Assignment",
     "Backend",

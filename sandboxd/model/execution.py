@@ -129,6 +129,16 @@ class ApprovalNeeded:
 
 
 @dataclass(frozen=True, slots=True)
+class Advice:
+    """What the classifier thinks of a question that waits for a human. It decides nothing."""
+
+    seq: int
+    execution_id: str
+    approval_id: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
     seq: int
     execution_id: str
@@ -180,4 +190,4 @@ class Exited:
     result: Result
 
 
-Event = Queued | Decided | ApprovalNeeded | Started | Output | Gap | Progress | Exited
+Event = Queued | Decided | ApprovalNeeded | Advice | Started | Output | Gap | Progress | Exited

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 
 from sandboxd.errors import NotFound, RequestError
 from sandboxd.model import (
+    Advice,
     ApprovalNeeded,
     Box,
     Decided,
@@ -119,6 +120,11 @@ class Execution:
         return self._process is not None
 
     @property
+    def last_sequence(self) -> int:
+        """The number of its newest event."""
+        return self._last
+
+    @property
     def followed(self) -> bool:
         """Whether anybody follows it now."""
         return bool(self._followers)
@@ -134,6 +140,9 @@ class Execution:
 
     def approval_needed(self, approval_id: str, decision: Decision) -> None:
         self._emit(ApprovalNeeded(self._last + 1, self.id, approval_id, decision))
+
+    def advised(self, approval_id: str, text: str) -> None:
+        self._emit(Advice(self._last + 1, self.id, approval_id, text))
 
     def finish(self, result: Result) -> None:
         """Emit the terminal event. A second call changes nothing."""

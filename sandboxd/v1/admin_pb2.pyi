@@ -13,6 +13,7 @@ import google.protobuf.message
 import google.protobuf.struct_pb2
 import sandboxd.v1.execution_pb2
 import sandboxd.v1.profile_pb2
+import sandboxd.v1.session_pb2
 import sys
 import typing
 
@@ -49,6 +50,36 @@ DAEMON_STATE_DEGRADED: DaemonState.ValueType  # 3
 DAEMON_STATE_DRAINING: DaemonState.ValueType  # 4
 """Running commands end, new ones get UNAVAILABLE."""
 Global___DaemonState: typing_extensions.TypeAlias = DaemonState
+
+class _ClassifierState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ClassifierStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ClassifierState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    CLASSIFIER_STATE_UNSPECIFIED: _ClassifierState.ValueType  # 0
+    CLASSIFIER_STATE_OFF: _ClassifierState.ValueType  # 1
+    """None is configured."""
+    CLASSIFIER_STATE_CLOSED: _ClassifierState.ValueType  # 2
+    """Every question goes out."""
+    CLASSIFIER_STATE_OPEN: _ClassifierState.ValueType  # 3
+    """It kept failing: questions fail at once, with the last outage, until `retry_after` has passed."""
+    CLASSIFIER_STATE_HALF_OPEN: _ClassifierState.ValueType  # 4
+    """It kept failing, and the next question, or one that is out now, shows whether it works again."""
+
+class ClassifierState(_ClassifierState, metaclass=_ClassifierStateEnumTypeWrapper):
+    """Whether questions to the classifier go out."""
+
+CLASSIFIER_STATE_UNSPECIFIED: ClassifierState.ValueType  # 0
+CLASSIFIER_STATE_OFF: ClassifierState.ValueType  # 1
+"""None is configured."""
+CLASSIFIER_STATE_CLOSED: ClassifierState.ValueType  # 2
+"""Every question goes out."""
+CLASSIFIER_STATE_OPEN: ClassifierState.ValueType  # 3
+"""It kept failing: questions fail at once, with the last outage, until `retry_after` has passed."""
+CLASSIFIER_STATE_HALF_OPEN: ClassifierState.ValueType  # 4
+"""It kept failing, and the next question, or one that is out now, shows whether it works again."""
+Global___ClassifierState: typing_extensions.TypeAlias = ClassifierState
 
 class _ToolFormat:
     ValueType = typing.NewType("ValueType", builtins.int)
@@ -134,6 +165,7 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
     CONFIG_ERRORS_FIELD_NUMBER: builtins.int
     RUNTIME_DIRECTORY_FIELD_NUMBER: builtins.int
     STATE_DIRECTORY_FIELD_NUMBER: builtins.int
+    CLASSIFIER_FIELD_NUMBER: builtins.int
     version: builtins.str
     state: Global___DaemonState.ValueType
     sessions: builtins.int
@@ -158,6 +190,8 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
         Empty: nothing.
         """
 
+    @property
+    def classifier(self) -> Global___ClassifierStatus: ...
     def __init__(
         self,
         *,
@@ -173,11 +207,174 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
         config_errors: collections.abc.Iterable[builtins.str] | None = ...,
         runtime_directory: builtins.str = ...,
         state_directory: builtins.str = ...,
+        classifier: Global___ClassifierStatus | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["enforcement", b"enforcement", "uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backends", b"backends", "config_errors", b"config_errors", "enforcement", b"enforcement", "pending_approvals", b"pending_approvals", "running", b"running", "runtime_directory", b"runtime_directory", "sessions", b"sessions", "state", b"state", "state_directory", b"state_directory", "uptime", b"uptime", "version", b"version", "waiting", b"waiting"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["classifier", b"classifier", "enforcement", b"enforcement", "uptime", b"uptime"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["backends", b"backends", "classifier", b"classifier", "config_errors", b"config_errors", "enforcement", b"enforcement", "pending_approvals", b"pending_approvals", "running", b"running", "runtime_directory", b"runtime_directory", "sessions", b"sessions", "state", b"state", "state_directory", b"state_directory", "uptime", b"uptime", "version", b"version", "waiting", b"waiting"]) -> None: ...
 
 Global___AdminServiceGetStatusResponse: typing_extensions.TypeAlias = AdminServiceGetStatusResponse
+
+@typing.final
+class ClassifierStatus(google.protobuf.message.Message):
+    """The classifier of MODE_AUTO. Numbers count since the daemon started."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class OutagesEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    PROVIDER_FIELD_NUMBER: builtins.int
+    MODEL_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    LAST_OUTAGE_FIELD_NUMBER: builtins.int
+    RETRY_AFTER_FIELD_NUMBER: builtins.int
+    ALLOWED_FIELD_NUMBER: builtins.int
+    DENIED_FIELD_NUMBER: builtins.int
+    OUTAGES_FIELD_NUMBER: builtins.int
+    CACHED_FIELD_NUMBER: builtins.int
+    COALESCED_FIELD_NUMBER: builtins.int
+    ADVISED_FIELD_NUMBER: builtins.int
+    CANCELLED_FIELD_NUMBER: builtins.int
+    SPECULATION_FIELD_NUMBER: builtins.int
+    USAGE_FIELD_NUMBER: builtins.int
+    WORKER_FIELD_NUMBER: builtins.int
+    BREAKERS_OPEN_FIELD_NUMBER: builtins.int
+    provider: builtins.str
+    """`none`, `anthropic` or `command`."""
+    model: builtins.str
+    """Empty where the provider has none."""
+    state: Global___ClassifierState.ValueType
+    last_outage: builtins.str
+    """In words. Empty: none since it last answered."""
+    allowed: builtins.int
+    """Verdicts that decided, those from the cache included."""
+    denied: builtins.int
+    cached: builtins.int
+    """Answered from the cache, and joined to an equal question that was out already."""
+    coalesced: builtins.int
+    advised: builtins.int
+    """Verdicts that a human who was asked got to see; they decided nothing."""
+    cancelled: builtins.int
+    """Questions of every kind that were ended before their answer came, because nobody waited for it any more."""
+    breakers_open: builtins.int
+    """Sessions whose denial breaker is open (`Session.denials`)."""
+    @property
+    def retry_after(self) -> google.protobuf.duration_pb2.Duration:
+        """Absent: no need to wait."""
+
+    @property
+    def outages(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Questions that decided and got no verdict, by reason code (`classifier.overloaded`). Never counted as denied."""
+
+    @property
+    def speculation(self) -> Global___Speculation: ...
+    @property
+    def usage(self) -> sandboxd.v1.session_pb2.ClassifierUsage:
+        """All sessions together, those that ended included."""
+
+    @property
+    def worker(self) -> Global___ClassifierWorker:
+        """Absent: the provider needs no process of its own, or it does not run now."""
+
+    def __init__(
+        self,
+        *,
+        provider: builtins.str = ...,
+        model: builtins.str = ...,
+        state: Global___ClassifierState.ValueType = ...,
+        last_outage: builtins.str = ...,
+        retry_after: google.protobuf.duration_pb2.Duration | None = ...,
+        allowed: builtins.int = ...,
+        denied: builtins.int = ...,
+        outages: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        cached: builtins.int = ...,
+        coalesced: builtins.int = ...,
+        advised: builtins.int = ...,
+        cancelled: builtins.int = ...,
+        speculation: Global___Speculation | None = ...,
+        usage: sandboxd.v1.session_pb2.ClassifierUsage | None = ...,
+        worker: Global___ClassifierWorker | None = ...,
+        breakers_open: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["retry_after", b"retry_after", "speculation", b"speculation", "usage", b"usage", "worker", b"worker"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["advised", b"advised", "allowed", b"allowed", "breakers_open", b"breakers_open", "cached", b"cached", "cancelled", b"cancelled", "coalesced", b"coalesced", "denied", b"denied", "last_outage", b"last_outage", "model", b"model", "outages", b"outages", "provider", b"provider", "retry_after", b"retry_after", "speculation", b"speculation", "state", b"state", "usage", b"usage", "worker", b"worker"]) -> None: ...
+
+Global___ClassifierStatus: typing_extensions.TypeAlias = ClassifierStatus
+
+@typing.final
+class Speculation(google.protobuf.message.Message):
+    """Questions that were sent before it was known whether the answer is needed."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    STARTED_FIELD_NUMBER: builtins.int
+    USED_FIELD_NUMBER: builtins.int
+    CANCELLED_FIELD_NUMBER: builtins.int
+    WASTED_FIELD_NUMBER: builtins.int
+    FAILED_FIELD_NUMBER: builtins.int
+    started: builtins.int
+    used: builtins.int
+    """It was needed: it decided, or was shown as advice."""
+    cancelled: builtins.int
+    """It was not, and the question was ended before its answer came."""
+    wasted: builtins.int
+    """It was not, and had been answered."""
+    failed: builtins.int
+    """It had failed."""
+    def __init__(
+        self,
+        *,
+        started: builtins.int = ...,
+        used: builtins.int = ...,
+        cancelled: builtins.int = ...,
+        wasted: builtins.int = ...,
+        failed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cancelled", b"cancelled", "failed", b"failed", "started", b"started", "used", b"used", "wasted", b"wasted"]) -> None: ...
+
+Global___Speculation: typing_extensions.TypeAlias = Speculation
+
+@typing.final
+class ClassifierWorker(google.protobuf.message.Message):
+    """The process that holds the API key and speaks to the server."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PID_FIELD_NUMBER: builtins.int
+    READY_FIELD_NUMBER: builtins.int
+    RESTARTS_FIELD_NUMBER: builtins.int
+    MEMORY_BYTES_FIELD_NUMBER: builtins.int
+    pid: builtins.int
+    ready: builtins.bool
+    """It can answer; until then it is starting."""
+    restarts: builtins.int
+    """How often it was started again."""
+    memory_bytes: builtins.int
+    """Resident."""
+    def __init__(
+        self,
+        *,
+        pid: builtins.int = ...,
+        ready: builtins.bool = ...,
+        restarts: builtins.int = ...,
+        memory_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["memory_bytes", b"memory_bytes", "pid", b"pid", "ready", b"ready", "restarts", b"restarts"]) -> None: ...
+
+Global___ClassifierWorker: typing_extensions.TypeAlias = ClassifierWorker
 
 @typing.final
 class AdminServiceReloadRequest(google.protobuf.message.Message):

@@ -26,31 +26,31 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from sandboxd.v1 import analysis_pb2 as sandboxd_dot_v1_dot_analysis__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1asandboxd/v1/approval.proto\x12\x0bsandboxd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1asandboxd/v1/analysis.proto\"\xef\x01\n\x08\x41pproval\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0b\n\x03\x63wd\x18\x05 \x01(\t\x12\'\n\x08\x64\x65\x63ision\x18\x06 \x01(\x0b\x32\x15.sandboxd.v1.Decision\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"0\n\x1a\x41pprovalServiceListRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"G\n\x1b\x41pprovalServiceListResponse\x12(\n\tapprovals\x18\x01 \x03(\x0b\x32\x15.sandboxd.v1.Approval\"1\n\x1b\x41pprovalServiceWatchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x82\x01\n\x1c\x41pprovalServiceWatchResponse\x12\'\n\x06raised\x18\x01 \x01(\x0b\x32\x15.sandboxd.v1.ApprovalH\x00\x12/\n\x07settled\x18\x02 \x01(\x0b\x32\x1c.sandboxd.v1.ApprovalSettledH\x00\x42\x08\n\x06\x63hange\"k\n\x0f\x41pprovalSettled\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12&\n\x07verdict\x18\x02 \x01(\x0e\x32\x15.sandboxd.v1.Behavior\x12\x0b\n\x03who\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xb2\x01\n\x1d\x41pprovalServiceResolveRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12&\n\x07verdict\x18\x02 \x01(\x0e\x32\x15.sandboxd.v1.Behavior\x12)\n\x05scope\x18\x03 \x01(\x0e\x32\x1a.sandboxd.v1.ApprovalScope\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03who\x18\x06 \x01(\t\".\n\x1e\x41pprovalServiceResolveResponse\x12\x0c\n\x04rule\x18\x01 \x01(\t*\x7f\n\rApprovalScope\x12\x1e\n\x1a\x41PPROVAL_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41PPROVAL_SCOPE_ONCE\x10\x01\x12\x1a\n\x16\x41PPROVAL_SCOPE_SESSION\x10\x02\x12\x19\n\x15\x41PPROVAL_SCOPE_ALWAYS\x10\x03\x32\xb0\x02\n\x0f\x41pprovalService\x12Y\n\x04List\x12\'.sandboxd.v1.ApprovalServiceListRequest\x1a(.sandboxd.v1.ApprovalServiceListResponse\x12^\n\x05Watch\x12(.sandboxd.v1.ApprovalServiceWatchRequest\x1a).sandboxd.v1.ApprovalServiceWatchResponse0\x01\x12\x62\n\x07Resolve\x12*.sandboxd.v1.ApprovalServiceResolveRequest\x1a+.sandboxd.v1.ApprovalServiceResolveResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1asandboxd/v1/approval.proto\x12\x0bsandboxd.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1asandboxd/v1/analysis.proto\"\x93\x02\n\x08\x41pproval\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12\x12\n\nsession_id\x18\x02 \x01(\t\x12\x14\n\x0c\x65xecution_id\x18\x03 \x01(\t\x12\x0c\n\x04text\x18\x04 \x01(\t\x12\x0b\n\x03\x63wd\x18\x05 \x01(\t\x12\'\n\x08\x64\x65\x63ision\x18\x06 \x01(\x0b\x32\x15.sandboxd.v1.Decision\x12/\n\x0b\x63reate_time\x18\x07 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12/\n\x0b\x65xpire_time\x18\x08 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x0c\n\x04risk\x18\t \x01(\r\x12\x14\n\x0crisk_reasons\x18\n \x03(\t\"0\n\x1a\x41pprovalServiceListRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"G\n\x1b\x41pprovalServiceListResponse\x12(\n\tapprovals\x18\x01 \x03(\x0b\x32\x15.sandboxd.v1.Approval\"1\n\x1b\x41pprovalServiceWatchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\"\x82\x01\n\x1c\x41pprovalServiceWatchResponse\x12\'\n\x06raised\x18\x01 \x01(\x0b\x32\x15.sandboxd.v1.ApprovalH\x00\x12/\n\x07settled\x18\x02 \x01(\x0b\x32\x1c.sandboxd.v1.ApprovalSettledH\x00\x42\x08\n\x06\x63hange\"k\n\x0f\x41pprovalSettled\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12&\n\x07verdict\x18\x02 \x01(\x0e\x32\x15.sandboxd.v1.Behavior\x12\x0b\n\x03who\x18\x03 \x01(\t\x12\x0e\n\x06reason\x18\x04 \x01(\t\"\xb2\x01\n\x1d\x41pprovalServiceResolveRequest\x12\x13\n\x0b\x61pproval_id\x18\x01 \x01(\t\x12&\n\x07verdict\x18\x02 \x01(\x0e\x32\x15.sandboxd.v1.Behavior\x12)\n\x05scope\x18\x03 \x01(\x0e\x32\x1a.sandboxd.v1.ApprovalScope\x12\x0c\n\x04rule\x18\x04 \x01(\t\x12\x0e\n\x06reason\x18\x05 \x01(\t\x12\x0b\n\x03who\x18\x06 \x01(\t\".\n\x1e\x41pprovalServiceResolveResponse\x12\x0c\n\x04rule\x18\x01 \x01(\t*\x7f\n\rApprovalScope\x12\x1e\n\x1a\x41PPROVAL_SCOPE_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41PPROVAL_SCOPE_ONCE\x10\x01\x12\x1a\n\x16\x41PPROVAL_SCOPE_SESSION\x10\x02\x12\x19\n\x15\x41PPROVAL_SCOPE_ALWAYS\x10\x03\x32\xb0\x02\n\x0f\x41pprovalService\x12Y\n\x04List\x12\'.sandboxd.v1.ApprovalServiceListRequest\x1a(.sandboxd.v1.ApprovalServiceListResponse\x12^\n\x05Watch\x12(.sandboxd.v1.ApprovalServiceWatchRequest\x1a).sandboxd.v1.ApprovalServiceWatchResponse0\x01\x12\x62\n\x07Resolve\x12*.sandboxd.v1.ApprovalServiceResolveRequest\x1a+.sandboxd.v1.ApprovalServiceResolveResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sandboxd.v1.approval_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_APPROVALSCOPE']._serialized_start=991
-  _globals['_APPROVALSCOPE']._serialized_end=1118
+  _globals['_APPROVALSCOPE']._serialized_start=1027
+  _globals['_APPROVALSCOPE']._serialized_end=1154
   _globals['_APPROVAL']._serialized_start=105
-  _globals['_APPROVAL']._serialized_end=344
-  _globals['_APPROVALSERVICELISTREQUEST']._serialized_start=346
-  _globals['_APPROVALSERVICELISTREQUEST']._serialized_end=394
-  _globals['_APPROVALSERVICELISTRESPONSE']._serialized_start=396
-  _globals['_APPROVALSERVICELISTRESPONSE']._serialized_end=467
-  _globals['_APPROVALSERVICEWATCHREQUEST']._serialized_start=469
-  _globals['_APPROVALSERVICEWATCHREQUEST']._serialized_end=518
-  _globals['_APPROVALSERVICEWATCHRESPONSE']._serialized_start=521
-  _globals['_APPROVALSERVICEWATCHRESPONSE']._serialized_end=651
-  _globals['_APPROVALSETTLED']._serialized_start=653
-  _globals['_APPROVALSETTLED']._serialized_end=760
-  _globals['_APPROVALSERVICERESOLVEREQUEST']._serialized_start=763
-  _globals['_APPROVALSERVICERESOLVEREQUEST']._serialized_end=941
-  _globals['_APPROVALSERVICERESOLVERESPONSE']._serialized_start=943
-  _globals['_APPROVALSERVICERESOLVERESPONSE']._serialized_end=989
-  _globals['_APPROVALSERVICE']._serialized_start=1121
-  _globals['_APPROVALSERVICE']._serialized_end=1425
+  _globals['_APPROVAL']._serialized_end=380
+  _globals['_APPROVALSERVICELISTREQUEST']._serialized_start=382
+  _globals['_APPROVALSERVICELISTREQUEST']._serialized_end=430
+  _globals['_APPROVALSERVICELISTRESPONSE']._serialized_start=432
+  _globals['_APPROVALSERVICELISTRESPONSE']._serialized_end=503
+  _globals['_APPROVALSERVICEWATCHREQUEST']._serialized_start=505
+  _globals['_APPROVALSERVICEWATCHREQUEST']._serialized_end=554
+  _globals['_APPROVALSERVICEWATCHRESPONSE']._serialized_start=557
+  _globals['_APPROVALSERVICEWATCHRESPONSE']._serialized_end=687
+  _globals['_APPROVALSETTLED']._serialized_start=689
+  _globals['_APPROVALSETTLED']._serialized_end=796
+  _globals['_APPROVALSERVICERESOLVEREQUEST']._serialized_start=799
+  _globals['_APPROVALSERVICERESOLVEREQUEST']._serialized_end=977
+  _globals['_APPROVALSERVICERESOLVERESPONSE']._serialized_start=979
+  _globals['_APPROVALSERVICERESOLVERESPONSE']._serialized_end=1025
+  _globals['_APPROVALSERVICE']._serialized_start=1157
+  _globals['_APPROVALSERVICE']._serialized_end=1461
 # @@protoc_insertion_point(module_scope)

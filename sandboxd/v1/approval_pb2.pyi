@@ -63,6 +63,8 @@ class Approval(google.protobuf.message.Message):
     DECISION_FIELD_NUMBER: builtins.int
     CREATE_TIME_FIELD_NUMBER: builtins.int
     EXPIRE_TIME_FIELD_NUMBER: builtins.int
+    RISK_FIELD_NUMBER: builtins.int
+    RISK_REASONS_FIELD_NUMBER: builtins.int
     approval_id: builtins.str
     session_id: builtins.str
     execution_id: builtins.str
@@ -70,6 +72,8 @@ class Approval(google.protobuf.message.Message):
     """The command. Show control, bidirectional and zero-width characters escaped."""
     cwd: builtins.str
     """Absolute."""
+    risk: builtins.int
+    """How much could go wrong, 0 to 100, computed from the command's effects. It orders approvals and decides nothing."""
     @property
     def decision(self) -> sandboxd.v1.analysis_pb2.Decision:
         """The ASK as it stands; `suggestions` are the narrow rules that may be kept."""
@@ -79,6 +83,10 @@ class Approval(google.protobuf.message.Message):
     @property
     def expire_time(self) -> google.protobuf.timestamp_pb2.Timestamp:
         """When it becomes DENY by itself."""
+
+    @property
+    def risk_reasons(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What the number is made of, heaviest first: "deletes a whole tree"."""
 
     def __init__(
         self,
@@ -91,9 +99,11 @@ class Approval(google.protobuf.message.Message):
         decision: sandboxd.v1.analysis_pb2.Decision | None = ...,
         create_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
         expire_time: google.protobuf.timestamp_pb2.Timestamp | None = ...,
+        risk: builtins.int = ...,
+        risk_reasons: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["create_time", b"create_time", "decision", b"decision", "expire_time", b"expire_time"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["approval_id", b"approval_id", "create_time", b"create_time", "cwd", b"cwd", "decision", b"decision", "execution_id", b"execution_id", "expire_time", b"expire_time", "session_id", b"session_id", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["approval_id", b"approval_id", "create_time", b"create_time", "cwd", b"cwd", "decision", b"decision", "execution_id", b"execution_id", "expire_time", b"expire_time", "risk", b"risk", "risk_reasons", b"risk_reasons", "session_id", b"session_id", "text", b"text"]) -> None: ...
 
 Global___Approval: typing_extensions.TypeAlias = Approval
 

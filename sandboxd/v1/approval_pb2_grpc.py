@@ -65,15 +65,16 @@ class ApprovalServiceServicer(object):
     """
 
     def List(self, request, context):
-        """Approvals that wait for an answer, oldest first. Read-only and idempotent.
+        """Approvals that wait for an answer, the riskiest first and of equal ones the oldest. Read-only and idempotent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Watch(self, request, context):
-        """First all that wait, then each as it is raised and as it is settled (by whom and how), until the caller goes, the
-        deadline passes or the daemon drains (UNAVAILABLE). Not resumable, but a new Watch starts with all that wait.
+        """First all that wait, in the order of List, then each as it is raised and as it is settled (by whom and how), until the
+        caller goes, the deadline passes or the daemon drains (UNAVAILABLE). One that waits is raised again when advice comes.
+        Not resumable, but a new Watch starts with all that wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

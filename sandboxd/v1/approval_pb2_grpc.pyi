@@ -114,11 +114,12 @@ class ApprovalServiceStub(typing.Generic[_ApprovalServiceListType, _ApprovalServ
     ], channel: grpc.aio.Channel) -> None: ...
 
     List: _ApprovalServiceListType
-    """Approvals that wait for an answer, oldest first. Read-only and idempotent."""
+    """Approvals that wait for an answer, the riskiest first and of equal ones the oldest. Read-only and idempotent."""
 
     Watch: _ApprovalServiceWatchType
-    """First all that wait, then each as it is raised and as it is settled (by whom and how), until the caller goes, the
-    deadline passes or the daemon drains (UNAVAILABLE). Not resumable, but a new Watch starts with all that wait.
+    """First all that wait, in the order of List, then each as it is raised and as it is settled (by whom and how), until the
+    caller goes, the deadline passes or the daemon drains (UNAVAILABLE). One that waits is raised again when advice comes.
+    Not resumable, but a new Watch starts with all that wait.
     """
 
     Resolve: _ApprovalServiceResolveType
@@ -159,7 +160,7 @@ class ApprovalServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.approval_pb2.ApprovalServiceListRequest,
         context: _ServicerContext,
     ) -> typing.Union[sandboxd.v1.approval_pb2.ApprovalServiceListResponse, collections.abc.Awaitable[sandboxd.v1.approval_pb2.ApprovalServiceListResponse]]:
-        """Approvals that wait for an answer, oldest first. Read-only and idempotent."""
+        """Approvals that wait for an answer, the riskiest first and of equal ones the oldest. Read-only and idempotent."""
 
     @abc.abstractmethod
     def Watch(
@@ -167,8 +168,9 @@ class ApprovalServiceServicer(metaclass=abc.ABCMeta):
         request: sandboxd.v1.approval_pb2.ApprovalServiceWatchRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[sandboxd.v1.approval_pb2.ApprovalServiceWatchResponse], collections.abc.AsyncIterator[sandboxd.v1.approval_pb2.ApprovalServiceWatchResponse]]:
-        """First all that wait, then each as it is raised and as it is settled (by whom and how), until the caller goes, the
-        deadline passes or the daemon drains (UNAVAILABLE). Not resumable, but a new Watch starts with all that wait.
+        """First all that wait, in the order of List, then each as it is raised and as it is settled (by whom and how), until the
+        caller goes, the deadline passes or the daemon drains (UNAVAILABLE). One that waits is raised again when advice comes.
+        Not resumable, but a new Watch starts with all that wait.
         """
 
     @abc.abstractmethod

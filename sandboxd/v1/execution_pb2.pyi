@@ -635,10 +635,13 @@ class Execution(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     STATE_FIELD_NUMBER: builtins.int
     RESULT_FIELD_NUMBER: builtins.int
+    LAST_SEQUENCE_FIELD_NUMBER: builtins.int
     execution_id: builtins.str
     session_id: builtins.str
     text: builtins.str
     state: Global___ExecutionState.ValueType
+    last_sequence: builtins.int
+    """The number of its newest event: Attach up to it gives what there is so far."""
     @property
     def result(self) -> Global___Result:
         """Set in EXECUTION_STATE_ENDED."""
@@ -651,9 +654,10 @@ class Execution(google.protobuf.message.Message):
         text: builtins.str = ...,
         state: Global___ExecutionState.ValueType = ...,
         result: Global___Result | None = ...,
+        last_sequence: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["result", b"result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["execution_id", b"execution_id", "result", b"result", "session_id", b"session_id", "state", b"state", "text", b"text"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["execution_id", b"execution_id", "last_sequence", b"last_sequence", "result", b"result", "session_id", b"session_id", "state", b"state", "text", b"text"]) -> None: ...
 
 Global___Execution: typing_extensions.TypeAlias = Execution
 

@@ -135,8 +135,8 @@ class ExecutionServiceServicer(object):
 
     def Start(self, request, context):
         """Judges a command and, when it is allowed, runs it. Events come in order: Queued (when it has to wait), ApprovalNeeded
-        (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
-        denied one. The RPC then ends with OK, whatever the exit status.
+        (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always,
+        Exited: also for a denied one. The RPC then ends with OK, whatever the exit status.
 
         Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
         event on. The caller's deadline counts: when it passes, or the caller goes, the command is killed with everything

@@ -327,8 +327,8 @@ class ExecutionServiceStub(typing.Generic[_ExecutionServiceCheckCommandType, _Ex
 
     Start: _ExecutionServiceStartType
     """Judges a command and, when it is allowed, runs it. Events come in order: Queued (when it has to wait), ApprovalNeeded
-    (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
-    denied one. The RPC then ends with OK, whatever the exit status.
+    (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always,
+    Exited: also for a denied one. The RPC then ends with OK, whatever the exit status.
 
     Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
     event on. The caller's deadline counts: when it passes, or the caller goes, the command is killed with everything
@@ -486,8 +486,8 @@ class ExecutionServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[sandboxd.v1.execution_pb2.ExecutionServiceStartResponse], collections.abc.AsyncIterator[sandboxd.v1.execution_pb2.ExecutionServiceStartResponse]]:
         """Judges a command and, when it is allowed, runs it. Events come in order: Queued (when it has to wait), ApprovalNeeded
-        (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always, Exited: also for a
-        denied one. The RPC then ends with OK, whatever the exit status.
+        (when a human is asked; Advice may follow), Decided, Started (when it may run), Output and Gap, and last, always,
+        Exited: also for a denied one. The RPC then ends with OK, whatever the exit status.
 
         Idempotent by `request_id`: a second Start with the same one in the same session follows the first execution, from its first
         event on. The caller's deadline counts: when it passes, or the caller goes, the command is killed with everything

@@ -83,6 +83,7 @@ class Session(google.protobuf.message.Message):
     PARENT_SESSION_ID_FIELD_NUMBER: builtins.int
     MODE_IN_FORCE_FIELD_NUMBER: builtins.int
     DENIALS_FIELD_NUMBER: builtins.int
+    CLASSIFIER_USAGE_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     workspace: builtins.str
     """Absolute."""
@@ -117,6 +118,10 @@ class Session(google.protobuf.message.Message):
 
     @property
     def denials(self) -> Global___DenialCounters: ...
+    @property
+    def classifier_usage(self) -> Global___ClassifierUsage:
+        """What the classifier was asked for this session."""
+
     def __init__(
         self,
         *,
@@ -136,11 +141,47 @@ class Session(google.protobuf.message.Message):
         parent_session_id: builtins.str = ...,
         mode_in_force: Global___Mode.ValueType = ...,
         denials: Global___DenialCounters | None = ...,
+        classifier_usage: Global___ClassifierUsage | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["create_time", b"create_time", "denials", b"denials"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "create_time", b"create_time", "cwd", b"cwd", "denials", b"denials", "deny", b"deny", "headless", b"headless", "mode", b"mode", "mode_in_force", b"mode_in_force", "parent_session_id", b"parent_session_id", "policy_revision", b"policy_revision", "profile", b"profile", "rule_errors", b"rule_errors", "session_id", b"session_id", "workspace", b"workspace"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["classifier_usage", b"classifier_usage", "create_time", b"create_time", "denials", b"denials"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "classifier_usage", b"classifier_usage", "create_time", b"create_time", "cwd", b"cwd", "denials", b"denials", "deny", b"deny", "headless", b"headless", "mode", b"mode", "mode_in_force", b"mode_in_force", "parent_session_id", b"parent_session_id", "policy_revision", b"policy_revision", "profile", b"profile", "rule_errors", b"rule_errors", "session_id", b"session_id", "workspace", b"workspace"]) -> None: ...
 
 Global___Session: typing_extensions.TypeAlias = Session
+
+@typing.final
+class ClassifierUsage(google.protobuf.message.Message):
+    """What questions to a classifier cost, as its server counts it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REQUESTS_FIELD_NUMBER: builtins.int
+    INPUT_TOKENS_FIELD_NUMBER: builtins.int
+    OUTPUT_TOKENS_FIELD_NUMBER: builtins.int
+    CACHE_READ_TOKENS_FIELD_NUMBER: builtins.int
+    CACHE_WRITE_TOKENS_FIELD_NUMBER: builtins.int
+    COST_FIELD_NUMBER: builtins.int
+    requests: builtins.int
+    """Requests that were sent, failed ones included."""
+    input_tokens: builtins.int
+    """Tokens. `input_tokens` are those that were neither read from the prompt cache nor written to it."""
+    output_tokens: builtins.int
+    cache_read_tokens: builtins.int
+    cache_write_tokens: builtins.int
+    cost: builtins.float
+    """In the currency of the configured prices. 0 where none are configured."""
+    def __init__(
+        self,
+        *,
+        requests: builtins.int = ...,
+        input_tokens: builtins.int = ...,
+        output_tokens: builtins.int = ...,
+        cache_read_tokens: builtins.int = ...,
+        cache_write_tokens: builtins.int = ...,
+        cost: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cache_read_tokens", b"cache_read_tokens", "cache_write_tokens", b"cache_write_tokens", "cost", b"cost", "input_tokens", b"input_tokens", "output_tokens", b"output_tokens", "requests", b"requests"]) -> None: ...
+
+Global___ClassifierUsage: typing_extensions.TypeAlias = ClassifierUsage
 
 @typing.final
 class DenialCounters(google.protobuf.message.Message):

@@ -20,7 +20,7 @@ import pytest_asyncio
 
 from sandboxd.analyze import analyze
 from sandboxd.config import ClassifierSettings, ProviderKind
-from sandboxd.consult.classifier import KEY_VARIABLE, Classifier, Purpose, Question
+from sandboxd.consult.classifier import KEY_VARIABLE, Classifier, Purpose, Question, Speculation
 from sandboxd.consult.classifier_process import Server, WorkerProcess
 from sandboxd.consult.classifier_prompt import Matter, build
 from sandboxd.consult.verdict import Failure, Outage, Verdict
@@ -477,7 +477,7 @@ async def test_figures_of_what_was_asked_early(worker: WorkerProcess, server: Lo
     asked.release(question(key="b"))
     asked.release(question(key="b"))
     status = asked.status()
-    assert (status.used, status.wasted, status.cancelled, status.cached) == (1, 1, 0, 0)
+    assert (status.speculation, status.cancelled, status.cached) == (Speculation(started=2, used=1, wasted=1), 0, 0)
     assert len(server.requests) == 2
 
 

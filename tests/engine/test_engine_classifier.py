@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from sandboxd.config import ClassifierSettings, OnOutage, ProviderKind, Speculate
-from sandboxd.consult.classifier import KEY_VARIABLE
+from sandboxd.consult.classifier import KEY_VARIABLE, Speculation
 from sandboxd.consult.transcript import UserMessage
 from sandboxd.model import ApprovalNeeded, Behavior, Decision, EndKind, Mode, Request, Result
 from sandboxd.sessions import SessionState
@@ -207,7 +207,7 @@ async def test_a_hook_and_the_classifier_are_asked_at_once(house: House, tmp_pat
     await asyncio.to_thread((tmp_path / "hook").write_text, "go")
     assert (await finish(execution))[0].code == 0
     assert len(judge.asked) == 1
-    assert (judge.counters.used, judge.counters.wasted, judge.counters.cancelled) == (1, 0, 0)
+    assert judge.counters.speculation == Speculation(started=1, used=1)
 
 
 @pytest.mark.parametrize(("speculate", "more"), [(Speculate.OFF, ""), (Speculate.AUTO, "before_send = true")])
@@ -220,7 +220,7 @@ async def test_nothing_is_sent_ahead_where_that_is_not_wanted(
     Path(house.engine.dirs.user_rules).write_text(rules)
     assert (await house.run("python3 -c 'print(1)'", auto(house)))[0].code == 0
     assert len(judge.asked) == 1
-    assert judge.counters.used == 0
+    assert judge.counters.speculation == Speculation()
 
 
 async def test_a_hook_that_denies_cancels_the_question(house: House, tmp_path: Path) -> None:
@@ -231,7 +231,7 @@ async def test_a_hook_that_denies_cancels_the_question(house: House, tmp_path: P
     Path(house.engine.dirs.user_rules).write_text(rules)
     result, _, _ = await house.run("python3 -c 'print(1)'", auto(house))
     assert result.end is EndKind.DENIED
-    assert (judge.counters.used, judge.counters.cancelled) == (0, 1)
+    assert judge.counters.speculation == Speculation(started=1, cancelled=1)
 
 
 async def test_outside_auto_mode_it_is_advice(house: House, judge: Judge) -> None:
