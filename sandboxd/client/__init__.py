@@ -19,6 +19,7 @@ from sandboxd.client.batch import BatchEvent, BatchResult, BatchText, ExternalCa
 from sandboxd.client.blocking import Batch, Client, Execution, Session
 from sandboxd.client.figures import ClassifierInfo, ClassifierUsage
 from sandboxd.client.tools import Described
+from sandboxd.client.transcripts import ToolUse, UserMessage
 from sandboxd.client.values import (
     Approval,
     Check,
@@ -64,4 +65,6 @@ __all__ = [
     "Settled",
     "Tool",
     "ToolCheck",
+    "ToolUse",
+    "UserMessage",
 ]

@@ -19,6 +19,7 @@ from sandboxd.client import decode, values
 from sandboxd.client.batch import AsyncBatch
 from sandboxd.client.failure import translate
 from sandboxd.client.tools import AsyncTools
+from sandboxd.client.transcripts import AsyncTranscripts
 from sandboxd.errors import Exhausted, NotFound, RequestError, Unavailable
 from sandboxd.model import (
     UNLIMITED,
@@ -346,7 +347,7 @@ class AsyncClient:
         await self.resolve(event.approval_id, said if isinstance(said, Answer) else Answer(bool(said)))
 
 
-class AsyncSession(AsyncTools):
+class AsyncSession(AsyncTools, AsyncTranscripts):
     """One conversation: a workspace, a directory that follows `cd`, a mode, rules. Leaving `async with` deletes it."""
 
     def __init__(self, client: AsyncClient, info: values.SessionInfo, secret: str) -> None:

@@ -13,6 +13,7 @@ from sandboxd.client import aio, values
 from sandboxd.client.aio import Answer, Ask
 from sandboxd.client.batch import BatchMessage, Outcome
 from sandboxd.client.tools import Described, Format
+from sandboxd.client.transcripts import ToolUse, UserMessage
 from sandboxd.model import Behavior, Event, Mode, ModelText, Profile, Tool, WindowSize
 
 _T = TypeVar("_T")
@@ -188,6 +189,10 @@ class Session:
     def check(self, text: str, *, cwd: str | None = None) -> values.Check:
         check: values.Check = self._do(self._session.check(text, cwd=cwd))
         return check
+
+    def add_transcript(self, *entries: UserMessage | ToolUse) -> tuple[str, ...]:
+        ids: tuple[str, ...] = self._do(self._session.add_transcript(*entries))
+        return ids
 
     def check_tool(self, tool: str, input: Mapping[str, Any]) -> values.ToolCheck:
         check: values.ToolCheck = self._do(self._session.check_tool(tool, input))
