@@ -11,8 +11,8 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from sandboxd.isolation.gitmounts import GUARDED_NAMES
-from sandboxd.isolation.mountpoints import is_placeholder
 from sandboxd.isolation.plan import HostFacts, HostPath, wanted
+from sandboxd.isolation.stubs import is_placeholder
 from sandboxd.killswitch import ABSENT_DIRS, ABSENT_FILES
 from sandboxd.model import PlanRequest, Session
 from sandboxd.paths import is_within, parents

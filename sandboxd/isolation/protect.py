@@ -35,18 +35,22 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Lease | None]:
     """
     lease = mountpoints.acquire(plan.registry, plan.absent, plan.uid, plan.gid) if plan.registry else None
     try:
-        return _checked(plan), lease
+        return _checked(plan, frozenset(lease.paths if lease is not None else ())), lease
     except BaseException:
         if lease is not None:
             lease.release()
         raise
 
 
-def _checked(plan: LaunchPlan) -> LaunchPlan:
+def _checked(plan: LaunchPlan, made: frozenset[str]) -> LaunchPlan:
+    """`made` were just made, in directories that were reached without a link."""
     done: list[Mount] = []
     gone: set[str] = set()
     absent = frozenset(path for path, _ in plan.absent)
     for mount in plan.mounts:
+        if mount.target in made:
+            done.append(mount)
+            continue
         if (mount.kind in _HIDES or mount.target in absent) and not os.path.lexists(mount.target):
             gone.add(mount.target)
             continue

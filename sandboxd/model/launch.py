@@ -13,7 +13,7 @@ from sandboxd.model.effects import Facts
 
 CWD_REPORT_FD = 250  # where a shell of a plan with `report_cwd` finds Stdio.cwd_report
 # An empty directory of this mode is a mount point of sandboxd's own, where a protected directory does not exist.
-PLACEHOLDER_MODE = 0o1555
+PLACEHOLDER_MODE = 0o1755
 
 
 @unique

@@ -9,6 +9,7 @@ import signal
 import stat
 import subprocess
 import sys
+import tempfile
 import threading
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 
 from sandboxd.isolation import mountpoints
 from sandboxd.killswitch import ABSENT_DIRS, ABSENT_FILES
+from sandboxd.model.launch import PLACEHOLDER_MODE
 from tests.isolation.conftest import HERE, Runner
 from tests.isolation.test_isolation_work import git
 
@@ -43,6 +45,11 @@ def left(repository: Path) -> list[str]:
     return sorted(each.name for each in repository.iterdir() if each.name != ".git")
 
 
+def registered(registry: Path) -> list[str]:
+    """The files of boxes; what is spare for the next ones stays beside them."""
+    return [name for name in os.listdir(registry) if name.endswith(".box")]
+
+
 def test_every_absent_name_is_guarded(who: Runner, repository: Path) -> None:
     """None can be made, written, moved onto or removed, by whatever spelling; afterwards the directory is as it was."""
     before = left(repository)
@@ -55,7 +62,7 @@ def test_every_absent_name_is_guarded(who: Runner, repository: Path) -> None:
     result = who(text, repository, **spec(who, repository))
     assert (result.error, result.out) == ("", "end\n")
     assert left(repository) == before
-    assert os.listdir(who.root / "registry") == ["lock"]
+    assert registered(who.root / "registry") == []
 
 
 def test_git_sees_nothing_of_it(who: Runner, repository: Path) -> None:
@@ -111,7 +118,7 @@ def test_a_grant_opens_its_name_only(who: Runner, repository: Path) -> None:
 def test_what_exists_already_is_not_taken_for_ours(who: Runner, repository: Path) -> None:
     """A person's empty directory, and one with the same mode but with something in it, stay."""
     who.make(f"{repository.name}/.idea")
-    who.make(f"{repository.name}/.mvn/kept", "x").parent.chmod(0o1555)
+    who.make(f"{repository.name}/.mvn/kept", "x").parent.chmod(PLACEHOLDER_MODE)
     result = who("mkdir .idea/x; touch .mvn/y; echo end", repository, **spec(who, repository))
     assert result.out == "end\n"
     assert (repository / ".idea").is_dir()
@@ -211,3 +218,66 @@ def test_a_killed_daemon_leaves_nothing_after_the_next_start(tmp_path: Path) -> 
     live.release()
     assert mountpoints.recover(registry) == ()
     assert sorted(os.listdir(workspace)) == ["kept", "started"]
+
+
+KILLED = """
+import os, sys
+from sandboxd.isolation import mountpoints, stubs
+real = {name: getattr(stubs.Pool, name) for name in ("put", "take")}
+calls = []
+def killing(self, *words, **more):
+    calls.append(words)
+    if len(calls) == int(sys.argv[3]):
+        os.kill(os.getpid(), 9)
+    return real[sys.argv[2]](self, *words, **more)
+setattr(stubs.Pool, sys.argv[2], killing)
+wanted = [(f"{sys.argv[1]}/ws/.{name}", name < "c") for name in "abcd"]
+mountpoints.acquire(f"{sys.argv[1]}/registry", wanted, os.getuid(), os.getgid()).release()
+"""
+
+
+@pytest.mark.parametrize(("during", "call"), [("put", 2), ("put", 4), ("take", 1), ("take", 2)])
+def test_killed_while_they_are_made_or_removed(tmp_path: Path, during: str, call: int) -> None:
+    """At whatever step the daemon is killed, the next start finds what stands."""
+    (tmp_path / "ws").mkdir()
+    environment = {**os.environ, "PYTHONPATH": str(HERE.parent.parent)}
+    done = subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), during, str(call)], env=environment, check=False)
+    assert done.returncode == -signal.SIGKILL
+    mountpoints.recover(str(tmp_path / "registry"))
+    assert os.listdir(tmp_path / "ws") == []
+    assert registered(tmp_path / "registry") == []
+
+
+def test_the_spare_ones_are_used_again(tmp_path: Path) -> None:
+    """Making an inode costs more than moving a name: the second box gets those of the first."""
+    wanted = [(f"{tmp_path}/.claude", True), (f"{tmp_path}/.envrc", False)]
+    seen = []
+    for _ in range(3):
+        lease = mountpoints.acquire(str(tmp_path / "registry"), wanted, os.getuid(), os.getgid())
+        assert lease is not None
+        seen.append([os.lstat(path).st_ino for path, _ in wanted])
+        lease.release()
+    assert seen[0] == seen[1] == seen[2]
+
+
+def test_a_workspace_on_another_file_system(tmp_path: Path) -> None:
+    """Nothing can be moved there: they are made and removed in place."""
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as place:
+        if os.stat(place).st_dev == os.stat(tmp_path).st_dev:
+            pytest.skip("/dev/shm is no file system of its own here")
+        wanted = [(f"{place}/{name}", name < "c") for name in "abcd"]
+        for _ in range(2):
+            lease = mountpoints.acquire(str(tmp_path / "registry"), wanted, os.getuid(), os.getgid())
+            assert lease is not None
+            assert sorted(os.listdir(place)) == list("abcd")
+            assert lease.release() == ()
+            assert os.listdir(place) == []
+
+
+def test_what_came_into_one_of_them_stays(tmp_path: Path) -> None:
+    """A person's editor that writes into the directory meanwhile keeps its file, and it never becomes a spare one."""
+    lease = mountpoints.acquire(str(tmp_path / "registry"), [(f"{tmp_path}/.idea", True)], os.getuid(), os.getgid())
+    assert lease is not None
+    (tmp_path / ".idea/x").write_text("mine", encoding="utf-8")
+    assert lease.release() == (f"{tmp_path}/.idea",)
+    assert (tmp_path / ".idea/x").read_text(encoding="utf-8") == "mine"
