@@ -39,7 +39,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--jsonl", action="store_true", help="judge many commands: JSON lines in, JSON lines out")
     parser.add_argument("--workspace", metavar="DIR", help="look into this workspace (default: as `run` does; --jsonl: at none)")
     parser.add_argument("--cwd", metavar="DIR", help="where the command would start (default: here)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="show every step of the waterfall")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show every step of the waterfall, and how long it took")
     text.add_policy_options(parser)
     text.add_output_option(parser)
     parser.set_defaults(run=run)
@@ -60,7 +60,7 @@ def run(options: argparse.Namespace) -> int:
     else:
         judged = judge(replace(_question(toolcalls.shown(call), options), call=call))
     if options.output == "json":
-        terminal.print_json({**_answer(judged), "message": judged.decision.message, "flip": judged.decision.flip})
+        terminal.print_json({**_answer(judged), **_reasons(judged, verbose=options.verbose)})
     else:
         print(_explain(judged, on=terminal.colourful(sys.stdout), verbose=options.verbose))
     return _EXIT[judged.decision.behavior]
@@ -198,6 +198,16 @@ def _answer(judged: Judged) -> dict[str, Any]:
     }
 
 
+def _reasons(judged: Judged, *, verbose: bool) -> dict[str, Any]:
+    """Why it is so, beyond the answer that every line of --jsonl has."""
+    decision = judged.decision
+    out: dict[str, Any] = {"message": decision.message, "flip": decision.flip}
+    if verbose:
+        out |= {"evidence": decision.evidence, "trace": decision.trace}
+        out["timings"] = {item.stage: item.seconds for item in judged.timings}
+    return out
+
+
 # One command, for a person
 
 
@@ -217,5 +227,6 @@ def _explain(judged: Judged, *, on: bool, verbose: bool) -> str:
     if analysis.unparsed is not None:
         detail = f" ({terminal.shown(analysis.unparsed.detail)})" if analysis.unparsed.detail else ""
         out.append(f"  it could not be read for certain: {analysis.unparsed.reason}{detail}")
-    tables = (report.effects(analysis, on=on), report.trace(decision) if verbose else "")
+    more = (report.trace(decision), report.timings(judged.timings)) if verbose else ()
+    tables = (report.effects(analysis, on=on), *more)
     return "\n".join((*out, *(f"\n{table}" for table in tables if table)))

@@ -21,7 +21,7 @@ def configure(parser: argparse.ArgumentParser) -> None:
     show_all.add_argument("--behavior", choices=[item.value for item in Behavior], help="only these")
     show_all.set_defaults(run=handler(_list, needs_daemon=False))
 
-    show = actions.add_parser("show", help="one decision with every step of its trace")
+    show = actions.add_parser("show", help="one decision: what it would do, every step, how long it took, what would change it")
     show.add_argument("id", metavar="ID")
     show.set_defaults(run=handler(_show, needs_daemon=False))
 
@@ -57,13 +57,16 @@ async def _show(client: AsyncClient, options: argparse.Namespace) -> int:
         return 0
     on = terminal.colourful(sys.stdout)
     decision = found.decision
-    print("\n".join((report.source(found.text, decision, on=on), "", *report.verdict(decision, on=on), "")))
+    effects = () if found.analysis is None else found.analysis.effects
+    print("\n".join((report.source(found.text, decision, effects, on=on), "", *report.verdict(decision, on=on), "")))
     rows = [("mode", found.mode.value), ("directory", terminal.shown(found.cwd)), ("time", text.moment(found.created))]
     rows += [("session", found.session_id), ("execution", found.execution_id or "-")]
     rows += [("grant", f"{grant.kind.value} {terminal.shown(grant.target)}".rstrip()) for grant in decision.grants]
     print(terminal.table(rows))
-    if decision.trace:
-        print(f"\n{report.trace(decision)}")
+    understood = "" if found.analysis is None else report.effects(found.analysis, on=on)
+    for table in (understood, report.trace(decision), report.timings(found.timings)):
+        if table:
+            print(f"\n{table}")
     return 0
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from sandboxd.cli import terminal, text
 from sandboxd.consult.prompt import escape_for_prompt
-from sandboxd.model import Analysis, Decision, Effect, EffectKind, Sensitivity, Span
+from sandboxd.model import Analysis, Decision, Effect, EffectKind, Sensitivity, Span, Timing
 
 # What an effect does to its target in a word, and its colour; an effect of the sharpest colour is what one looks for.
 _EFFECTS: dict[EffectKind, tuple[str, str]] = {
@@ -109,6 +109,17 @@ def trace(decision: Decision) -> str:
     if said is not None and said is not decision.behavior:
         lines.append(f"  {said.value} became {decision.behavior.value}: {terminal.shown(decision.message, 400)}")
     return "\n".join(lines)
+
+
+def timings(took: Sequence[Timing]) -> str:
+    """How long each stage took. Those who were asked were asked at once. "" when nothing was measured."""
+    if not took:
+        return ""
+    return terminal.table([(f"  {item.stage}", _time(item.seconds)) for item in took], ("  stage", "took"))
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 1 else f"{seconds * 1e3:.2f} ms"
 
 
 def verdict(decision: Decision, *, on: bool) -> list[str]:

@@ -90,6 +90,13 @@ def test_decisions_are_listed_and_shown(served: Place, tree: Path) -> None:
     text = said(served, "decisions", "show", newest["id"], cwd=tree)
     assert "denied by step 3 default" in text
     assert re.search(r"^  3 +default +ask +default +<- decided", text, re.MULTILINE), text
+    assert re.search(rf"^  written +{tree}/made +made +touch", text, re.MULTILINE), text
+    assert re.search(r"^  to change it: .*add the rule `Bash\(touch made\)`", text, re.MULTILINE), text
+    stages = re.findall(r"^  (\w+) +[0-9.]+ m?s$", text, re.MULTILINE)
+    assert stages == ["parse", "effects", "facts", "waterfall"]
+    text = said(served, "decisions", "show", before["id"], cwd=tree)
+    stages = re.findall(r"^  (\w+) +[0-9.]+ m?s$", text, re.MULTILINE)
+    assert stages == ["parse", "effects", "facts", "waterfall", "lane", "admission"]
     assert answer(served, "decisions", "show", newest["id"], cwd=tree)["id"] == newest["id"]
     done = served.sandboxd("decisions", "show", "d-none", cwd=tree)
     assert (done.returncode, done.stderr) == (2, "sandboxd: no decision `d-none`\n")

@@ -73,6 +73,12 @@ def test_check_verbose_shows_the_waterfall(
     assert status == 126
     (decided,) = (row for row in rows if row and row[-1].strip() == "<- decided")
     assert [cell.strip() for cell in decided[:3]] == ["2p", "mode.plan", "deny"]
+    assert [row[0].strip() for row in rows[-4:]] == ["parse", "effects", "facts", "waterfall"]
+    assert all(row[-1].strip().endswith(("ms", "s")) for row in rows[-4:])
+    assert main.main(["check", "-v", "-o", "json", "--", "touch x"]) == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert set(answer["timings"]) == {"parse", "effects", "facts", "waterfall"}
+    assert [entry["step"] for entry in answer["trace"]][-1] == answer["step"] == "3"
 
 
 def test_explain(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

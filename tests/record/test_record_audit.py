@@ -123,7 +123,8 @@ class TestDecisions:
             {
                 "argv": ["make", None],
                 "via": "bash -c",
-                "effects": [{"kind": "opaque", "target": "Makefile", "because": "make"}],
+                "span": [0, 4],
+                "effects": [{"kind": "opaque", "because": "make", "span": [0, 4], "target": "Makefile"}],
             }
         ]
 

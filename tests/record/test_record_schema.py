@@ -16,7 +16,7 @@ from sandboxd.record import schema
 from sandboxd.record.codec import dumps, loads
 
 # What each version brought; a new version is a row here.
-TABLES = {1: {"sessions", "decisions", "executions", "approvals"}, 2: {"asked"}}
+TABLES = {1: {"sessions", "decisions", "executions", "approvals"}, 2: {"asked"}, 3: set()}
 
 
 def tables(path: Path) -> set[str]:
