@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 from sandboxd.effects.call import Nested
@@ -170,8 +169,7 @@ class _Line:
         for nested in found.nested:
             self._nested(nested, place, depth, span, extra, inner)
         peeled = inner[0] if found.wrapper and len(inner) == 1 and found.nested[0].text is None else None
-        analyzed = replace(
-            analyzed,
+        analyzed = analyzed._replace(
             effects=(*effects, *extra),
             harmless=peeled.harmless if peeled is not None and found.nested[0].harmless else argv,
             bare=peeled.bare if peeled is not None else argv,
@@ -208,7 +206,7 @@ class _Line:
                 continue
             for name, source in self.links:
                 if is_within(effect.target, name):
-                    out.append(replace(effect, target=normalize(source + effect.target[len(name) :]), detail=f"through {name}"))
+                    out.append(effect._replace(target=normalize(source + effect.target[len(name) :]), detail=f"through {name}"))
         return tuple(out)
 
     def _remember_links(self, found: Inferred, place: Place) -> None:

@@ -8,12 +8,19 @@ system, so `..` after a symlink is the caller's problem (observe answers it).
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 _PROC_ROOT = re.compile(r"^(?:/proc/(?:self|thread-self|\d+|self/task/\d+|\d+/task/\d+)/root)+(?=/|$)")
 
 
+# An absolute path without an empty, `.` or `..` component: nearly every one, and nothing to do for it.
+_NORMAL = re.compile(r"(?:/(?!\.{0,2}(?:/|\Z))[^/]*)+")
+
+
 def normalize(path: str) -> str:
     """Collapse `//`, `.` and `..` lexically; an absolute path stays absolute. "" becomes "."."""
+    if _NORMAL.fullmatch(path):
+        return path
     absolute = path.startswith("/")
     out: list[str] = []
     for piece in path.split("/"):
@@ -37,6 +44,16 @@ def join(base: str, path: str) -> str:
 def is_within(path: str, root: str) -> bool:
     """Whether the normalized absolute `path` is `root` or lies below it."""
     return path == root or path.startswith(root if root.endswith("/") else root + "/")
+
+
+def is_within_any(path: str, roots: tuple[str, ...]) -> bool:
+    """Whether `is_within` holds for one of `roots`."""
+    return path in roots or path.startswith(_below(roots))
+
+
+@lru_cache(maxsize=256)
+def _below(roots: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(root if root.endswith("/") else root + "/" for root in roots)
 
 
 def parents(path: str) -> tuple[str, ...]:

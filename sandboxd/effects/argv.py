@@ -15,6 +15,7 @@ from sandboxd.effects.rows import Arity, Level, Operand, Option, Table, When
 from sandboxd.model import Part, PartKind, Span, Word, WordFlag
 
 _SPLITTING = frozenset((WordFlag.VARIABLE, WordFlag.SUBSTITUTION, WordFlag.BRACE, WordFlag.ARITHMETIC))
+_SPLITS, _LITERAL, _NO_VALUE = WordFlag.SPLITS, PartKind.LITERAL, Arity.NONE  # looked up slowly in Python 3.11
 _FIXED_START = frozenset((PartKind.TILDE, PartKind.PROCESS))
 
 
@@ -59,12 +60,12 @@ class Parsed:
 
 def splits(word: Word) -> bool:
     """Whether the word may become several words, or none, with text that is not known."""
-    return WordFlag.SPLITS in word.flags and not word.flags.isdisjoint(_SPLITTING) and word.value is None
+    return _SPLITS in word.flags and not word.flags.isdisjoint(_SPLITTING) and word.value is None
 
 
 def several(word: Word) -> bool:
     """Whether the word may become several words, or none, of whatever text."""
-    return WordFlag.SPLITS in word.flags and word.value is None
+    return bool(word.flags) and _SPLITS in word.flags and word.value is None
 
 
 def starts_plainly(word: Word, marks: str = "-") -> bool:
@@ -87,7 +88,7 @@ def cut(word: Word, count: int) -> Word:
     if word.values:
         values = tuple(value[count:] for value in word.values)
         if not word.flags:
-            part = Part(PartKind.LITERAL, values[0], True)
+            part = Part(_LITERAL, values[0], True)
             return Word(word.span, (part,), values)
         return Word(word.span, _cut_parts(word.parts, count), values, word.flags)
     return replace(word, parts=_cut_parts(word.parts, count))
@@ -98,7 +99,7 @@ def _cut_parts(parts: tuple[Part, ...], count: int) -> tuple[Part, ...]:
     for part in parts:
         if count <= 0:
             out.append(part)
-        elif part.kind is PartKind.LITERAL:
+        elif part.kind is _LITERAL:
             if len(part.text) > count:
                 out.append(replace(part, text=part.text[count:]))
             count -= len(part.text)
@@ -110,7 +111,7 @@ def _cut_parts(parts: tuple[Part, ...], count: int) -> tuple[Part, ...]:
 
 def literal(text: str, span: Span) -> Word:
     """A plain word with this text."""
-    return Word(span, (Part(PartKind.LITERAL, text, True),), (text,))
+    return Word(span, (Part(_LITERAL, text, True),), (text,))
 
 
 def read(table: Table, words: Sequence[Word], level: Level | None = None) -> Parsed:
@@ -300,7 +301,7 @@ class _Reading:
             return
         option = self._lookup(name)
         if option is not None and (len(name) > 2 or not equals):
-            if option.arity is Arity.NONE:
+            if option.arity is _NO_VALUE:
                 if equals:
                     self._problem("opaque.unlisted_option", word, text)
                 else:
@@ -334,7 +335,7 @@ class _Reading:
                     continue
                 self._problem("opaque.unlisted_option", word, "-" + char)
                 return
-            if option.arity is Arity.NONE:
+            if option.arity is _NO_VALUE:
                 self._give(option, "-" + char, word)
                 continue
             if at + 1 < len(text):

@@ -20,6 +20,9 @@ from sandboxd.sensitive import fragments_sensitivity, pattern_sensitivity, sensi
 HARMLESS_FILES = frozenset(
     ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/full")
 )
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_READ, _HARMLESS = EffectKind.READ, Sensitivity.NONE
+_CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 _FETCHED = frozenset(("http", "https", "file"))
 _URL = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/@]*@)?(?P<host>\[[^\]]*\]|[^/:?#\[\]]+)(?P<port>:\d+)?(?P<end>[/?#:]|\Z)"
@@ -101,7 +104,7 @@ class Call:
                 detail,
                 role.recursive,
                 fragments=pieces,
-                sensitivity=Sensitivity.SECRET if secret else Sensitivity.NONE,
+                sensitivity=Sensitivity.SECRET if secret else _HARMLESS,
                 direction=role.direction,
             )
         )
@@ -204,13 +207,13 @@ def is_literal(word: Word) -> bool:
 
 def path_effect(role: Role, target: Target, because: str, span: Span, home: str, edit: bool) -> Effect:
     """The effect of `role` on one target, with the sensitivity of what is read."""
-    assert role.kind is not None
-    level = Sensitivity.NONE
-    if role.kind is EffectKind.READ and not role.quiet:
+    kind = role.kind
+    assert kind is not None
+    level = _HARMLESS
+    if kind is _READ and not role.quiet:
         level = read_sensitivity(target, home, role.recursive)
-    writes = role.kind in (EffectKind.WRITE, EffectKind.DELETE)
     return Effect(
-        role.kind,
+        kind,
         because,
         span,
         target.path,
@@ -221,7 +224,8 @@ def path_effect(role: Role, target: Target, because: str, span: Span, home: str,
         target.pattern,
         target.fragments,
         level,
-        edit=edit and writes,
+        None,
+        edit and kind in _CHANGES,
     )
 
 
@@ -230,7 +234,7 @@ def read_sensitivity(target: Target, home: str, recursive: bool) -> Sensitivity:
         return fragments_sensitivity(target.fragments, home)
     if recursive:
         level = pattern_sensitivity(target.path, home) if target.pattern else sensitivity(target.path, home)
-        return level if level is not Sensitivity.NONE else pattern_sensitivity(f"{target.path.rstrip('/')}/**", home)
+        return level if level is not _HARMLESS else pattern_sensitivity(f"{target.path.rstrip('/')}/**", home)
     if target.pattern:
         return pattern_sensitivity(target.path, home)
     return sensitivity(target.path, home)

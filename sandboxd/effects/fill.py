@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import Given, several
@@ -64,7 +63,7 @@ class _Filling:
             READERS[level.language](call)
         if call.sends:
             call.effects[:] = [
-                replace(effect, direction=Direction.SEND) if effect.direction is Direction.FETCH else effect
+                effect._replace(direction=Direction.SEND) if effect.direction is Direction.FETCH else effect
                 for effect in call.effects
             ]
         self._network()
@@ -82,7 +81,7 @@ class _Filling:
         for at, effect in enumerate(call.effects):
             if effect.kind is EffectKind.NETWORK:
                 direction = Direction.SEND if dynamic and effect.direction is Direction.FETCH else effect.direction
-                call.effects[at] = replace(effect, direction=direction, detail=effect.detail or " ".join(keys))
+                call.effects[at] = effect._replace(direction=direction, detail=effect.detail or " ".join(keys))
 
     def _behind_end(self) -> bool:
         call = self.call
@@ -125,7 +124,7 @@ class _Filling:
         folders = call.values("--git-dir")
         for target in (t for word in folders for t in resolve(word, call.place)):
             path = None if target.path is None else f"{target.path}/config"
-            call.at(role, replace(target, path=path), because, span, edit=False)
+            call.at(role, target._replace(path=path), because, span, edit=False)
         if not folders:
             call.named(role, ".git/config", because, span, edit=False)
 
@@ -213,7 +212,7 @@ class _Filling:
         for value in word.values:
             call.named(role, value.rpartition(":")[2] or value, because, word.span)
         call.effects[:] = [
-            replace(effect, sensitivity=Sensitivity.NONE)
+            effect._replace(sensitivity=Sensitivity.NONE)
             if effect.because == because and effect.sensitivity is Sensitivity.SETTINGS
             else effect
             for effect in call.effects
@@ -252,8 +251,8 @@ class _Filling:
                 for name in _names(source, call.place):
                     if name is None:
                         continue
-                    inside = replace(
-                        target, path=f"{target.path.rstrip('/')}/{name}", pattern=target.pattern or _is_pattern(name)
+                    inside = target._replace(
+                        path=f"{target.path.rstrip('/')}/{name}", pattern=target.pattern or _is_pattern(name)
                     )
                     call.at(role, inside, because, span)
         if link and word is not None:

@@ -6,7 +6,6 @@ Never guesses: what no table lists, and every word that could be an option or co
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from sandboxd.effects import argv
@@ -115,7 +114,7 @@ class _Inference:
             self._tool("[[", command.argv)
         effects = tuple(self.effects)
         if self.context.span is not None:
-            effects = tuple(replace(effect, span=self.context.span) for effect in effects)
+            effects = tuple([effect._replace(span=self.context.span) for effect in effects])
         return Inferred(
             effects,
             tuple(self.nested),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from sandboxd.globs import is_glob
 from sandboxd.model import Part, PartKind, Word, WordFlag
@@ -20,6 +20,11 @@ _DEFAULTS = frozenset((":-", "-", ":=", "=", ":+", "+"))
 # More possible targets than this are one unresolved target.
 MAX_TARGETS = 32
 
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_SPLITS = WordFlag.SPLITS
+_LITERAL, _GLOB, _TILDE = PartKind.LITERAL, PartKind.GLOB, PartKind.TILDE
+_VARIABLE, _SUBSTITUTION = PartKind.VARIABLE, PartKind.SUBSTITUTION
+
 _PROC_CWD = re.compile(r"/proc/(?:self|thread-self)(?:/task/[^/]+)?/cwd(?=/|\Z)")
 _PROC_OTHER = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)(?=/|\Z)")
 _GLOB_CHARS = re.compile(r"([*?\[\]\\])")
@@ -27,8 +32,7 @@ _GIT_DIR = re.compile(r"\s*git\s+(?:-\S+\s+)*rev-parse\s+(?:-\S+\s+)*--(?:(?:abs
 _PWD = re.compile(r"\s*pwd(?:\s+-[LP])?\s*\Z")
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """Where a command runs. `cwds` are absolute; None = unknown. `known` are variables whose value is certain, `hints` literal
     pieces that a variable may hold."""
 
@@ -38,8 +42,7 @@ class Place:
     hints: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Target:
+class Target(NamedTuple):
     """One path that a word can name. `path` None = unresolved."""
 
     path: str | None
@@ -58,10 +61,13 @@ def escape(text: str) -> str:
 
 def resolve(word: Word, place: Place) -> tuple[Target, ...]:
     """All targets of the word; one unresolved target when they are not known."""
-    if word.values and not (WordFlag.SPLITS in word.flags and any(" " in v or is_glob(v) for v in word.values)):
-        if len(word.values) > MAX_TARGETS:
-            return (Target(None, fragments=word.values[:MAX_TARGETS]),)
-        return _unique(target for value in word.values for target in locate(value, place))
+    values = word.values
+    if values and not (word.flags and _SPLITS in word.flags and any(" " in value or is_glob(value) for value in values)):
+        if len(values) == 1:
+            return locate(values[0], place)
+        if len(values) > MAX_TARGETS:
+            return (Target(None, fragments=values[:MAX_TARGETS]),)
+        return _unique(target for value in values for target in locate(value, place))
     text = _pattern_text(word.parts, place)
     if text is not None:
         return locate(text, place, pattern=is_glob(text)) if is_glob(text) else locate(_unescape(text), place)
@@ -77,19 +83,22 @@ def moved(word: Word | None, place: Place) -> Place:
     """The place after a change to the directory that the word names."""
     targets = (UNKNOWN,) if word is None else resolve(word, place)
     paths = tuple(target.path for target in targets if target.path is not None and not target.pattern)
-    return replace(place, cwds=paths if len(paths) == len(targets) else None)
+    return place._replace(cwds=paths if len(paths) == len(targets) else None)
 
 
 def locate(path: str, place: Place, pattern: bool = False) -> tuple[Target, ...]:
     """The targets of literal text (a glob when `pattern`) as a path."""
     if not path:
         return (UNKNOWN,)
-    dotdot = has_dotdot(path)
+    dotdot = ".." in path and has_dotdot(path)
     if path.startswith("/"):
         return (_special(normalize(path), pattern, dotdot, place),)
-    if place.cwds is None:
+    cwds = place.cwds
+    if cwds is None:
         return (Target(None, fragments=(path,)),)
-    bases = (escape(base) for base in place.cwds) if pattern else place.cwds
+    if len(cwds) == 1:
+        return (_special(join(escape(cwds[0]) if pattern else cwds[0], path), pattern, dotdot, place),)
+    bases = (escape(base) for base in cwds) if pattern else cwds
     return _unique(_special(join(base, path), pattern, dotdot, place) for base in bases)
 
 
@@ -115,13 +124,13 @@ def _assumed(parts: tuple[Part, ...]) -> tuple[Part, ...]:
     """The parts with the operands of `:-` and its kin in the place of their variables."""
     out: list[Part] = []
     for part in parts:
-        if part.kind is not PartKind.VARIABLE or part.op not in _DEFAULTS:
+        if part.kind is not _VARIABLE or part.op not in _DEFAULTS:
             out.append(part)
         elif part.default is not None:
             out += _operand_text(part.default, part.quoted)
         elif part.operand:
             for number, piece in enumerate(part.operand):
-                plain = piece.kind is PartKind.LITERAL and not piece.quoted
+                plain = piece.kind is _LITERAL and not piece.quoted
                 out += _operand_text(piece.text, number > 0) if plain else _assumed((piece,))
         else:
             out.append(part)
@@ -133,10 +142,10 @@ def _operand_text(text: str, quoted: bool) -> list[Part]:
     out: list[Part] = []
     if not quoted and text.startswith("~"):
         tilde, slash, rest = text.partition("/")
-        out.append(Part(PartKind.TILDE, tilde))
+        out.append(Part(_TILDE, tilde))
         text = slash + rest
     if text:
-        out.append(Part(PartKind.GLOB if not quoted and is_glob(text) else PartKind.LITERAL, text, quoted))
+        out.append(Part(_GLOB if not quoted and is_glob(text) else _LITERAL, text, quoted))
     return out
 
 
@@ -144,12 +153,12 @@ def _pattern_text(parts: tuple[Part, ...], place: Place) -> str | None:
     """The word's text as a glob (literal characters escaped), or None when a piece of it is not known."""
     out = []
     for at, part in enumerate(parts):
-        if part.kind is PartKind.LITERAL:
+        if part.kind is _LITERAL:
             out.append(escape(part.text))
-        elif part.kind is PartKind.GLOB:
+        elif part.kind is _GLOB:
             out.append(part.text)
         else:
-            known = _known(part, place) if at == 0 or part.kind is not PartKind.TILDE else None
+            known = _known(part, place) if at == 0 or part.kind is not _TILDE else None
             if known is None:
                 return None
             out.append(escape(known))
@@ -158,15 +167,15 @@ def _pattern_text(parts: tuple[Part, ...], place: Place) -> str | None:
 
 def _known(part: Part, place: Place) -> str | None:
     """The text of an expansion that can be told without running anything."""
-    if part.kind is PartKind.TILDE:
+    if part.kind is _TILDE:
         if part.text == "~":
             return place.home
         return _single(place) if part.text == "~+" else None
-    if part.kind is PartKind.VARIABLE and not part.op:
+    if part.kind is _VARIABLE and not part.op:
         if part.text == "PWD":
             return _single(place)
         return next((value for name, value in place.known if name == part.text), None)
-    if part.kind is PartKind.SUBSTITUTION and _PWD.match(part.text):
+    if part.kind is _SUBSTITUTION and _PWD.match(part.text):
         return _single(place)
     return None
 
@@ -187,9 +196,9 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
         if piece is not None:
             current += piece
             continue
-        names = ("*", *(each.text for each in (part, *part.operand) if each.kind is PartKind.VARIABLE))
+        names = ("*", *(each.text for each in (part, *part.operand) if each.kind is _VARIABLE))
         for name, pieces in place.hints:
-            if part.kind is PartKind.VARIABLE and name in names:
+            if part.kind is _VARIABLE and name in names:
                 extra.extend(current + hint for hint in pieces)
         if current:
             out.append(current)
@@ -201,14 +210,14 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
 
 def _piece(part: Part, place: Place) -> str | None:
     """The text that a part may well have, for evidence."""
-    if part.kind in (PartKind.LITERAL, PartKind.GLOB):
+    if part.kind in (_LITERAL, _GLOB):
         return part.text
-    if part.kind is PartKind.VARIABLE and part.default is not None and part.op in _DEFAULTS:
+    if part.kind is _VARIABLE and part.default is not None and part.op in _DEFAULTS:
         return part.default
     if part.operand and part.op in _DEFAULTS:
         pieces = [_piece(piece, place) for piece in part.operand]
         return None if None in pieces else "".join(filter(None, pieces))
-    if part.kind is PartKind.SUBSTITUTION and _GIT_DIR.match(part.text):
+    if part.kind is _SUBSTITUTION and _GIT_DIR.match(part.text):
         return ".git"
     return _known(part, place)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, unique
+from typing import NamedTuple
 
 from sandboxd.model.shell import Span, Subcommand, Unparsed
 
@@ -56,8 +57,7 @@ class Direction(Enum):
     LISTEN = "listen"
 
 
-@dataclass(frozen=True, slots=True)
-class Effect:
+class Effect(NamedTuple):
     """One thing a subcommand does.
 
     `target`: for READ/WRITE/DELETE an absolute lexical path (a glob when `pattern`), for NETWORK a host or host:port,
@@ -81,8 +81,7 @@ class Effect:
     edit: bool = False  # a plain file edit in the sense of acceptEdits: nothing beyond the named path
 
 
-@dataclass(frozen=True, slots=True)
-class AnalyzedCommand:
+class AnalyzedCommand(NamedTuple):
     """A subcommand with its effects.
 
     `argv`, `harmless` and `bare` are decoded argvs (a dynamic word is None): as written, after harmless wrappers

@@ -34,6 +34,7 @@ PRIVILEGE = frozenset(
 _POWER = frozenset(("shutdown", "reboot", "halt", "poweroff"))
 _POWER_VERBS = frozenset(("poweroff", "reboot", "halt", "kexec", "soft-reboot", "emergency", "rescue"))
 _FORMATTERS = re.compile(r"mkfs(?:\..+)?|mke2fs|mkdosfs|mkswap|mkntfs|mkexfatfs|newfs|blkdiscard|zerofree")
+_FORMAT_INITIALS = frozenset("mnbz")
 _PARTITIONERS = frozenset(("fdisk", "sfdisk", "gdisk", "sgdisk", "cfdisk", "parted"))
 _CONTAINERS = frozenset(("docker", "podman", "nerdctl"))
 
@@ -117,7 +118,9 @@ _INTERESTING = frozenset(
 def interesting(argv: Argv) -> bool:
     """Whether any table here knows the program: a quick no for all others."""
     name = program(argv)
-    return name is not None and (name in _INTERESTING or _FORMATTERS.fullmatch(name) is not None)
+    return name is not None and (
+        name in _INTERESTING or (name[:1] in _FORMAT_INITIALS and _FORMATTERS.fullmatch(name) is not None)
+    )
 
 
 def views(command: AnalyzedCommand) -> tuple[Argv, ...]:

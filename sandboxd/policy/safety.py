@@ -19,6 +19,8 @@ from sandboxd.policy.gittouch import Argv
 from sandboxd.sensitive import sensitivity
 
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_READ, _SETTINGS, _RENAME = EffectKind.READ, Sensitivity.SETTINGS, Act.RENAME
 # Devices that every program may write to.
 SINKS = frozenset(
     (
@@ -108,10 +110,11 @@ class _Look:
             for argv in programs.views(command):
                 self._program(command, argv)
             for effect in command.effects:
-                if effect.kind in _CHANGES:
-                    self._change(command, effect)
-                elif effect.kind is EffectKind.READ:
+                kind = effect.kind
+                if kind is _READ:
                     self._read(command, effect)
+                elif kind in _CHANGES:
+                    self._change(command, effect)
                 elif effect.code:
                     self._code(command, effect)
         if inputs.analysis.unparsed is not None:
@@ -168,7 +171,7 @@ class _Look:
             return
         if effect.target in SINKS and not effect.pattern:
             return
-        tree = effect.recursive or effect.act is Act.RENAME
+        tree = effect.recursive or effect.act is _RENAME
         self._catastrophe(command, effect, effect.target, tree)
         if not effect.code.startswith(_GIT_OWN):
             self._touch(command, effect, effect.target)
@@ -324,8 +327,8 @@ class _Look:
             self.entered = self._protected(effect.target, effect.pattern) or self.entered
         if effect.code == "tool.ambiguous":
             self._ambiguous(command, effect)
-        found = effect.sensitivity is Sensitivity.SETTINGS
-        if not found and effect.target is not None and not effect.pattern:
+        found = effect.sensitivity is _SETTINGS
+        if not found and effect.target is not None and not effect.pattern and self.facts.paths:
             real = self.facts.real(effect.target)
             found = real is not None and real != effect.target and sensitivity(real, self.scope.home) is Sensitivity.SETTINGS
         if found:

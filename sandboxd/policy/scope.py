@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sandboxd.globs import literal_prefix
 from sandboxd.model import AnalyzedCommand, Direction, Effect, EffectKind, Facts, Inputs, PathFact, Scope, Sensitivity
-from sandboxd.paths import expand_home, is_within, join
+from sandboxd.paths import expand_home, is_within, is_within_any, join
 from sandboxd.policy.gitreads import armed
 from sandboxd.policy.safety import BLOCK_DEVICE, SINKS, Finding
 from sandboxd.policy.verdicts import Verdicts
@@ -16,16 +16,19 @@ _LIBRARIES = "/lib"  # /lib, /lib32, /lib64, /libx32
 
 READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_READ, _WRITE, _NETWORK, _SECRET = EffectKind.READ, EffectKind.WRITE, EffectKind.NETWORK, Sensitivity.SECRET
+_NOBODY: frozenset[int] = frozenset()
 
 
 def may_write(path: str, scope: Scope) -> bool:
     """Whether an absolute path lies where a session may write without asking."""
-    return any(is_within(path, root) for root in (scope.workspace, *scope.additional, scope.tmp))
+    return is_within_any(path, (scope.workspace, *scope.additional, scope.tmp))
 
 
 def may_read(path: str, scope: Scope) -> bool:
     """Whether an absolute path lies where a session may read without asking."""
-    if may_write(path, scope) or any(is_within(path, root) for root in (*SYSTEM_READS, *scope.readable)):
+    if may_write(path, scope) or is_within_any(path, SYSTEM_READS) or is_within_any(path, scope.readable):
         return BLOCK_DEVICE.match(path) is None
     return path.startswith(_LIBRARIES) and path.split("/")[1].startswith("lib")
 
@@ -40,19 +43,17 @@ class _Reach:
         self.scope = inputs.scope
         self.inputs = inputs
         self.facts: dict[str, PathFact] = {fact.path: fact for fact in inputs.facts.paths}
-        self.named = frozenset(id(hit.effect) for hit in verdicts.allows if hit.effect is not None)
-        self.precise = frozenset(
-            id(hit.effect) for hit in verdicts.allows if hit.effect is not None and hit.compiled.rule.content is not None
-        )
+        # Effects that allow rules speak of, by identity, and those that one names more closely than by the tool.
+        self.named: frozenset[int] = _NOBODY
+        self.precise: frozenset[int] = _NOBODY
         # Whoever may edit a file by a rule may see it in the edit. Of commands, which may print it, this is not so.
-        self.edited = frozenset(
-            hit.effect.target
-            for hit in verdicts.allows
-            if inputs.tool != "Bash"
-            and hit.effect is not None
-            and hit.effect.kind is EffectKind.WRITE
-            and hit.compiled.rule.content is not None
-        )
+        self.edited: frozenset[str | None] = frozenset()
+        if verdicts.allows:
+            named = [(hit.effect, hit.compiled.rule.content is not None) for hit in verdicts.allows if hit.effect is not None]
+            self.named = frozenset(id(effect) for effect, _ in named)
+            self.precise = frozenset(id(effect) for effect, closely in named if closely)
+            if inputs.tool != "Bash":
+                self.edited = frozenset(effect.target for effect, closely in named if closely and effect.kind is _WRITE)
         # Where the sandbox is complete, a read of an unknown path is left to it: every box hides all secrets.
         self.guarded = inputs.enforcement_full and not inputs.unsandboxed
         self.out: list[Finding] = []
@@ -61,14 +62,17 @@ class _Reach:
         for command in self.inputs.analysis.commands:
             self._directory(command)
             for effect in command.effects:
-                if effect.kind is EffectKind.READ:
+                kind = effect.kind
+                if kind is _READ:
                     self._read(command, effect)
-                elif effect.kind in _CHANGES:
+                elif kind in _CHANGES:
                     self._write(command, effect)
-                elif effect.kind is EffectKind.NETWORK and id(effect) not in self.named:
+                elif kind is _NETWORK and id(effect) not in self.named:
                     host = effect.target or "a host that is not known"
                     verb = "listens on" if effect.direction is Direction.LISTEN else "connects to"
                     self._add("scope.network", f"it {verb} `{host}`, which no rule allows", command, effect)
+        if len(self.out) < 2:
+            return tuple(self.out)
         return tuple({finding.message: finding for finding in reversed(self.out)}.values())[::-1]
 
     def _add(self, code: str, message: str, command: AnalyzedCommand, effect: Effect | None = None, path: str = "") -> None:
@@ -110,7 +114,7 @@ class _Reach:
 
     def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
         precise = id(effect) in self.precise or (effect.target is not None and effect.target in self.edited)
-        if effect.sensitivity is Sensitivity.SECRET:
+        if effect.sensitivity is _SECRET:
             if not precise:
                 shown = effect.target or "".join(effect.fragments) or effect.detail or "a credential"
                 self._add("scope.secret", f"it reads `{shown}`, which holds secrets", command, effect, effect.target or "")
@@ -162,9 +166,9 @@ def more_than_reads(inputs: Inputs) -> Finding | None:
     for command in analysis.commands:
         for effect in command.effects:
             kind = effect.kind
-            if kind in READS or (kind is EffectKind.WRITE and effect.target in SINKS):
+            if kind in READS or (kind is _WRITE and effect.target in SINKS):
                 continue
-            if kind is not EffectKind.NETWORK or effect.direction is not Direction.FETCH:
+            if kind is not _NETWORK or effect.direction is not Direction.FETCH:
                 return Finding(effect.code or kind.value, "", command, effect)
     if not analysis.read_only:
         return Finding("not_read_only", "the analysis does not call it read-only")
