@@ -194,5 +194,6 @@ def _described(execution: Execution) -> pb.Execution:
         session_id=execution.session_id,
         text=execution.text,
         state=state,
+        last_sequence=execution.last_sequence,
         result=None if execution.result is None else convert.result(execution.result),
     )

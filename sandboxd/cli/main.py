@@ -28,6 +28,7 @@ COMMANDS = (
     ("serve", "run the daemon"),
     ("status", "how the daemon is"),
     ("doctor", "what this machine can confine, and how to fix what it cannot"),
+    ("executions", "what runs and has lately run: list, follow, signal, end"),
     ("session", "list, create, change and end sessions"),
     ("approvals", "questions that wait for a human"),
     ("decisions", "what was decided, and why"),

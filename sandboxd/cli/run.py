@@ -12,26 +12,12 @@ import sys
 import time
 
 from sandboxd.cli import interactive, prompt, terminal, text
-from sandboxd.cli.connect import any_client
+from sandboxd.cli.connect import any_client, daemon_client
+from sandboxd.cli.follow import feed, follow, sinks
 from sandboxd.client import AsyncExecution, AsyncSession, Run
 from sandboxd.errors import RequestError
-from sandboxd.model import (
-    Behavior,
-    Decided,
-    Decision,
-    EndKind,
-    Exited,
-    Gap,
-    Output,
-    Progress,
-    Queued,
-    Result,
-    Started,
-    Stream,
-    Strength,
-)
+from sandboxd.model import Behavior, EndKind, Result, Strength
 
-CHUNK = 1 << 16  # bytes of standard input at a time
 INTERRUPT_CAUSE = "interrupted"
 
 
@@ -49,6 +35,11 @@ def configure(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--workspace", default="", metavar="DIR", help="default: the repository around the directory, else it")
     parser.add_argument("--cwd", default="", metavar="DIR", help="where it starts (default: here)")
     parser.add_argument("-t", "--tty", action="store_true", help="run it on a terminal of its own, for programs that draw")
+    parser.add_argument("--background", action="store_true", help="leave it running in the daemon, and print its id")
+    parser.add_argument("--stdin", action="store_true", help="with --background: keep its standard input open for `attach`")
+    parser.add_argument(
+        "--detach-ttl", type=_seconds, metavar="S", help="with --background: end it when nobody has followed it for S seconds"
+    )
     parser.add_argument("--embedded", action="store_true", help="use no running daemon: be one for this command")
     parser.add_argument("--summary", action="store_true", help="say at the end what was decided, and how it was confined")
     parser.add_argument("-v", "--verbose", action="store_true", help="the summary, and every step of the decision")
@@ -68,6 +59,11 @@ def _seconds(value: str) -> float:
 
 
 def run(options: argparse.Namespace) -> int:
+    for name in ("tty", "embedded") if options.background else ("stdin", "detach_ttl"):
+        if getattr(options, name):
+            option = f"--{name.replace('_', '-')}"
+            belongs = "does not go with" if options.background else "needs"
+            raise RequestError(f"{option} {belongs} --background", field=option, fix="leave one of them out")
     return asyncio.run(_main(options, text.command_text(options.text)))
 
 
@@ -90,7 +86,8 @@ async def _main(options: argparse.Namespace, command: str) -> int:
         loop.add_signal_handler(number, interrupt, number)
     try:
         on_ask = prompt.ask if prompt.available() and options.output == "text" else None
-        async with any_client(embedded=options.embedded, on_ask=on_ask) as client:
+        connection = daemon_client(on_ask=on_ask) if options.background else any_client(embedded=options.embedded, on_ask=on_ask)
+        async with connection as client:
             session = await client.session(
                 options.workspace,
                 cwd=options.cwd or os.getcwd(),
@@ -100,15 +97,19 @@ async def _main(options: argparse.Namespace, command: str) -> int:
                 ask=options.ask,
                 deny=options.deny,
             )
-            async with session:
-                done = await _follow(session, command, options, executions)
-        status = done.exit_code
+            if options.background:
+                done = await _left(session, command, options, executions)
+            else:
+                async with session:
+                    done = await _follow(session, command, options, executions)
+        status = 0 if done is None else done.exit_code
     except asyncio.CancelledError:
         if not caught:
             raise
         status = 128 + caught[0]
     else:
-        _report(done, options)
+        if done is not None:
+            report(done, options)
     finally:
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.remove_signal_handler(number)
@@ -120,102 +121,68 @@ async def _follow(session: AsyncSession, command: str, options: argparse.Namespa
     """Pass output on as it comes and, once the command runs, standard input too."""
     size = interactive.size() if options.tty else None
     forward = sys.stdin is not None and (size is not None or not sys.stdin.isatty())
-    sinks: dict[Stream, _Sink | _Collector]
-    if options.output == "json":
-        sinks = {stream: _Collector() for stream in Stream}
-    else:
-        out = _Sink(sys.stdout.fileno(), screen=size is not None)
-        sinks = {Stream.STDOUT: out, Stream.STDERR: _Sink(sys.stderr.fileno())}
-    beat = interactive.Heartbeat(quiet=options.output == "json" or size is not None)
-    decision: Decision | None = None
-    profile, dropped = "", 0
-    feeding: asyncio.Task[None] | None = None
+    feeding: list[asyncio.Task[None]] = []
     async with (
         await session.start(command, timeout=options.timeout, stdin=forward, terminal=size) as execution,
         contextlib.AsyncExitStack() as raw,
     ):
         executions.append(execution)
+
+        async def started() -> None:
+            if size is not None:
+                await raw.enter_async_context(interactive.raw(execution))
+            if forward:
+                feeding.append(asyncio.create_task(feed(execution, sys.stdin.fileno())))
+
+        collect = options.output == "json"
+        outlets = sinks(collect=collect, screen=size is not None)
         try:
-            async for event in execution:
-                match event:
-                    case Progress():
-                        beat.show(event)
-                    case Output():
-                        beat.clear()
-                        await sinks[event.stream].write(event.data)
-                    case Gap():
-                        dropped += event.length
-                    case Queued() if event.reason:
-                        print(f"sandboxd: waiting: {event.reason}", file=sys.stderr)
-                    case Decided():
-                        decision = event.decision
-                    case Started():
-                        profile = event.profile
-                        if size is not None:
-                            await raw.enter_async_context(interactive.raw(execution))
-                        if forward:
-                            feeding = asyncio.create_task(_feed(execution, sys.stdin.fileno()))
-                    case Exited():
-                        beat.clear()
-                        for sink in sinks.values():
-                            await sink.write(b"", final=True)
-                        stdout, stderr = (bytes(sinks[stream].collected) for stream in (Stream.STDOUT, Stream.STDERR))
-                        return Run(command, event.result, decision, profile, stdout, stderr, dropped)
+            done = await follow(execution, outlets, quiet=collect or size is not None, on_started=started)
         finally:
-            if feeding is not None:
-                feeding.cancel()
-                await asyncio.wait([feeding])
-    raise AssertionError("an execution ends with Exited")
+            for task in feeding:
+                task.cancel()
+                await asyncio.wait([task])
+    assert done is not None, "an execution ends with Exited"
+    return done
 
 
-class _Sink:
-    """A stream of ours. Writing happens on a thread: a reader that pauses us must not pause a daemon in this process."""
-
-    collected = b""
-
-    def __init__(self, fd: int, *, screen: bool = False) -> None:
-        self._fd = fd
-        self._filter = terminal.Filter(screen=screen) if os.isatty(fd) else None
-
-    async def write(self, data: bytes, *, final: bool = False) -> None:
-        """Write all of it. Raises BrokenPipeError when nobody reads any more."""
-        if self._filter is not None:
-            data = self._filter.feed(data, final=final).encode("utf-8", "replace")
-        if data:
-            await asyncio.to_thread(_write_all, self._fd, data)
+async def _left(session: AsyncSession, command: str, options: argparse.Namespace, executions: list[AsyncExecution]) -> Run | None:
+    """`_background`; a session in which nothing was left running ends."""
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(session)
+        done = await _background(session, command, options, executions)
+        if done is None:
+            stack.pop_all()
+    return done
 
 
-class _Collector:
-    """Keeps a stream for the JSON answer."""
-
-    def __init__(self) -> None:
-        self.collected = bytearray()
-
-    async def write(self, data: bytes, *, final: bool = False) -> None:
-        self.collected += data
-
-
-def _write_all(fd: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        view = view[os.write(fd, view) :]
-
-
-async def _feed(execution: AsyncExecution, fd: int) -> None:
-    """Pass standard input on, up to its end or the command's."""
-    with contextlib.suppress(RequestError):  # the command ended meanwhile
-        while True:
-            await prompt.readable(fd)
-            data = os.read(fd, CHUNK)
-            await execution.write_stdin(data, eof=not data)
-            if not data:
-                return
+async def _background(
+    session: AsyncSession, command: str, options: argparse.Namespace, executions: list[AsyncExecution]
+) -> Run | None:
+    """Start it and leave it, with its session; None when it runs, what became of it otherwise."""
+    async with await session.start(
+        command, timeout=options.timeout, stdin=options.stdin, background=True, detach_ttl=options.detach_ttl
+    ) as execution:
+        executions.append(execution)
+        done = await follow(execution, sinks(collect=True), quiet=True)
+    if done is not None:
+        return done
+    if options.output == "json":
+        terminal.print_json({"execution_id": execution.id, "session_id": session.id})
+    else:
+        print(execution.id)
+        hint = (
+            f"`sandboxd executions attach {execution.id}` follows it, `sandboxd session delete {session.id}` ends and forgets it"
+        )
+        print(f"sandboxd: {hint}", file=sys.stderr)
+    return None
 
 
 # What is said at the end, on standard error
 
 
-def _report(done: Run, options: argparse.Namespace) -> None:
+def report(done: Run, options: argparse.Namespace) -> None:
+    """How it went. `options` has `output`, `summary` and `verbose`."""
     if options.output == "json":
         terminal.print_json({"exit_code": done.exit_code, "decision": done.decision, **_details(done)})
         return

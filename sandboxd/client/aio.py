@@ -228,6 +228,10 @@ class AsyncClient:
         session = AsyncSession(self, values.unknown_session(session_id), secret)
         return await session.attach(execution_id, from_sequence=from_sequence)
 
+    async def execution(self, execution_id: str, session_id: str = "", secret: str = "") -> values.ExecutionInfo:
+        """How an execution stands, also one of an earlier daemon; the agent socket needs its session's id and secret."""
+        return await AsyncSession(self, values.unknown_session(session_id), secret).execution(execution_id)
+
     async def executions(self) -> tuple[values.ExecutionInfo, ...]:
         answer = await self._call(self._executions.List, execution_pb2.ExecutionServiceListRequest())
         return tuple(values.execution_info(item) for item in answer.executions)
@@ -407,26 +411,28 @@ class AsyncSession(AsyncTools, AsyncTranscripts):
 
     async def attach(self, execution_id: str, *, from_sequence: int = 1) -> AsyncExecution:
         """Follow an execution of this session from an event on."""
-        known = await self._call(
-            self._client._executions.Get,
-            execution_pb2.ExecutionServiceGetRequest(session_id=self.id, execution_id=execution_id),
-        )
+        known = await self.execution(execution_id)
         request = execution_pb2.ExecutionServiceAttachRequest(
             session_id=self.id, execution_id=execution_id, from_sequence=from_sequence
         )
         messages = self._client._stream(self._client._executions.Attach, request, self.secret)
-        return AsyncExecution(self._client, self, known.execution.text, execution_id, messages)
+        return AsyncExecution(self._client, self, known.text, execution_id, messages)
 
     def batch(self) -> SessionBatch:
         """Open a batch: the calls of one turn of a model, as they become known."""
         call = self._client._executions.RunBatch(metadata=_metadata(self.secret))
         return SessionBatch(call, self.id)
 
-    async def model_text(self, execution_id: str) -> ModelText | None:
-        """What a model reads of an execution; None before its end."""
+    async def execution(self, execution_id: str) -> values.ExecutionInfo:
+        """How an execution of this session stands."""
         request = execution_pb2.ExecutionServiceGetRequest(session_id=self.id, execution_id=execution_id)
         answer = await self._call(self._client._executions.Get, request)
-        return decode.model_text(answer.model_text) if answer.HasField("model_text") else None
+        text = decode.model_text(answer.model_text) if answer.HasField("model_text") else None
+        return values.execution_info(answer.execution, text)
+
+    async def model_text(self, execution_id: str) -> ModelText | None:
+        """What a model reads of an execution; None before its end."""
+        return (await self.execution(execution_id)).model_text
 
     async def check(self, text: str, *, cwd: str | None = None) -> values.Check:
         """What would be decided now; nothing runs."""

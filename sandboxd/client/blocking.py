@@ -89,6 +89,9 @@ class Client:
         attached = self._client.attach_execution(execution_id, session_id, secret, from_sequence=from_sequence)
         return Execution(self._do, self._do(attached))
 
+    def execution(self, execution_id: str, session_id: str = "", secret: str = "") -> values.ExecutionInfo:
+        return self._do(self._client.execution(execution_id, session_id, secret))
+
     def sessions(self) -> tuple[values.SessionInfo, ...]:
         return self._do(self._client.sessions())
 
@@ -181,6 +184,10 @@ class Session:
     def batch(self) -> Batch:
         """Open a batch: the calls of one turn of a model, as they become known."""
         return Batch(self._do, self._do(_made(self._session.batch)))
+
+    def execution(self, execution_id: str) -> values.ExecutionInfo:
+        info: values.ExecutionInfo = self._do(self._session.execution(execution_id))
+        return info
 
     def model_text(self, execution_id: str) -> ModelText | None:
         text: ModelText | None = self._do(self._session.model_text(execution_id))
