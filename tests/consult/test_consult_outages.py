@@ -20,6 +20,7 @@ import pytest_asyncio
 
 from sandboxd.analyze import analyze
 from sandboxd.config import ClassifierSettings, ProviderKind
+from sandboxd.consult import classifier_process
 from sandboxd.consult.classifier import KEY_VARIABLE, Classifier, Purpose, Question, Speculation
 from sandboxd.consult.classifier_process import Server, WorkerProcess
 from sandboxd.consult.classifier_prompt import Matter, build
@@ -29,9 +30,11 @@ from tests._messages import Exchange, Handler, Loopback, allow, block
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
-DEADLINE = 0.9  # seconds
-SLACK = 0.25  # for a busy machine
+DEADLINE = 30.0  # seconds; no row that is not about time comes near it, however busy the machine is
+SHORT = 4.0  # seconds, for rows about time: the worker gives up at half of it, so that it is the one who says why
+SLACK = 5.0  # for a busy machine
 KEY = "k-loopback"
+READY = '{"op": "ready"}'
 
 
 def question(text: str = "make install", *, cautious: bool = False, key: str = "") -> Question:
@@ -179,6 +182,9 @@ SAID: tuple[tuple[str, Handler, Outage], ...] = (
 )
 
 
+TIMED = (Outage.NO_RESPONSE, Outage.BODY_STALLED, Outage.BODY_SLOW)
+
+
 @pytest.mark.parametrize("stage", [1, 2])
 @pytest.mark.parametrize(("name", "bad", "outage"), SAID, ids=[row[0] for row in SAID])
 async def test_a_bad_answer_is_an_outage(
@@ -191,15 +197,18 @@ async def test_a_bad_answer_is_an_outage(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """In either stage, with its own code, before the deadline, counted apart from denials."""
+    deadline = SHORT if outage in TIMED else DEADLINE
+    monkeypatch.setattr(classifier_process, "MARGIN", 0.5)
+    monkeypatch.setattr(classifier_process, "MOST_MARGIN", SHORT / 2)
 
     async def answer(exchange: Exchange) -> None:
         await (bad(exchange) if exchange.stage == stage else block(exchange))
 
     server.answer = answer
-    asked = classifier(server.url, worker, monkeypatch)
+    asked = classifier(server.url, worker, monkeypatch, deadline=deadline)
     begin = asyncio.get_running_loop().time()
     said = await asked.ask(question())
-    assert asyncio.get_running_loop().time() - begin < DEADLINE + SLACK
+    assert asyncio.get_running_loop().time() - begin < deadline + SLACK
     assert isinstance(said, Failure), said
     assert said.outage is outage
     status = asked.status()
@@ -304,25 +313,30 @@ async def test_a_worker_that_is_killed_is_an_outage_and_comes_back(server: Loopb
 
 
 @pytest.mark.parametrize(
-    ("program", "outage"),
+    ("program", "outage", "ready", "seconds"),
     [
-        ("raise SystemExit(1)", Outage.WORKER_FAILED),
-        ("print('rubbish', flush=True); input()", Outage.WORKER_FAILED),
-        ("print('x' * 4_000_000, flush=True); input()", Outage.WORKER_FAILED),
-        ("input()\nwhile True: input()", Outage.WORKER_STARTING),
-        ('print(\'{"op": "ready"}\', flush=True)\nwhile True: input()', Outage.DEADLINE),
+        ("raise SystemExit(1)", Outage.WORKER_FAILED, False, DEADLINE),
+        ("print('rubbish', flush=True); input()", Outage.WORKER_FAILED, False, DEADLINE),
+        ("print('x' * 4_000_000, flush=True); input()", Outage.WORKER_FAILED, False, DEADLINE),
+        ("input()\nwhile True: input()", Outage.WORKER_STARTING, False, 0.4),
+        (f"print('{READY}', flush=True)\nwhile True: input()", Outage.DEADLINE, True, 0.4),
         (
-            "print('{\"op\": \"ready\"}', flush=True)\nwhile 'ask' not in input(): pass\nprint('{}', flush=True)",
+            f"print('{READY}', flush=True)\nwhile 'ask' not in input(): pass\nprint('{{}}', flush=True)",
             Outage.WORKER_DIED,
+            True,
+            DEADLINE,
         ),
     ],
 )
-async def test_a_worker_that_does_not_work_is_an_outage(program: str, outage: Outage, tmp_path: Path) -> None:
+async def test_a_worker_that_does_not_work_is_an_outage(
+    program: str, outage: Outage, ready: bool, seconds: float, tmp_path: Path
+) -> None:
     """It ends, talks rubbish, never becomes ready, or never answers."""
     (tmp_path / "worker.py").write_text(program)
     process = WorkerProcess(Server(key=KEY), f"{tmp_path}/worker.py")
     try:
-        said, _ = await process.send({}, 0.4)
+        assert not ready or await process.ready()
+        said, _ = await process.send({}, seconds)
         assert isinstance(said, Failure)
         assert said.outage is outage
     finally:
@@ -355,7 +369,9 @@ async def test_any_program_may_be_the_classifier(program: str, expected: Outage 
     """JSON in, a strict verdict out; whatever else it does is an outage."""
     (tmp_path / "judge.py").write_text(PROGRAM + program)
     settings = ClassifierSettings(
-        provider=ProviderKind.COMMAND, command=("/usr/bin/env", "python3", f"{tmp_path}/judge.py"), deadline=2.0
+        provider=ProviderKind.COMMAND,
+        command=("/usr/bin/env", "python3", f"{tmp_path}/judge.py"),
+        deadline=0.5 if expected is Outage.DEADLINE else DEADLINE,
     )
     said = await Classifier(settings).ask(question())
     assert (said.outage if isinstance(said, Failure) else said.allow) == expected
@@ -445,7 +461,7 @@ async def test_equal_questions_are_one_request_and_are_remembered(
 async def test_a_cancelled_question_reaches_the_server_at_once(
     worker: WorkerProcess, server: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The connection is closed within 5 ms, typically; only when nobody else waits for the same answer."""
+    """The connection is closed, but only when nobody else waits for the same answer (benchmarks/ say how soon)."""
     asked = classifier(server.url, worker, monkeypatch, deadline=30.0)
     loop = asyncio.get_running_loop()
     server.answer = server.hold
@@ -459,10 +475,8 @@ async def test_a_cancelled_question_reaches_the_server_at_once(
         begin = loop.time()
         tasks[1].cancel()
         await asyncio.wait((tasks[1],))
-        assert loop.time() - begin < 0.05
         took.append(await server.left.get() - begin)
-    assert sorted(took)[len(took) // 2] < 0.05
-    print(f"cancel reaches the server in {min(took) * 1e3:.2f} to {max(took) * 1e3:.2f} ms")
+    assert min(took) < SLACK
     status = asked.status()
     assert (status.cancelled, status.outages, status.state) == (7, (), "closed")
 
