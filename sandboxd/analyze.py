@@ -35,6 +35,17 @@ from sandboxd.model import (
 from sandboxd.paths import expand_home, is_within, join, normalize
 from sandboxd.shell.script import parse
 
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_EXEC, _READ, _WRITE, _DELETE, _NETWORK, _ENV = (
+    EffectKind.EXEC,
+    EffectKind.READ,
+    EffectKind.WRITE,
+    EffectKind.DELETE,
+    EffectKind.NETWORK,
+    EffectKind.ENV,
+)
+_HEREDOC, _HERESTRING = RedirectOp.HEREDOC, RedirectOp.HERESTRING
+_WORDS, _ARITHMETIC = CommandKind.WORDS, CommandKind.ARITHMETIC
 # How deep commands may nest in words (bash -c in bash -c), and how many one text may hold with all nested ones.
 MAX_DEPTH = 12
 MAX_COMMANDS = 4_000
@@ -91,7 +102,7 @@ class _Line:
         for command in self.commands:
             for effect in command.effects:
                 kind, target = effect.kind, effect.target
-                if kind is EffectKind.EXEC:
+                if kind is _EXEC:
                     if target is not None:
                         programs[target] = None
                     continue
@@ -150,7 +161,7 @@ class _Line:
         appended: bool = False,
     ) -> AnalyzedCommand:
         environment = self.tables.environment
-        counts = command.kind is CommandKind.ARITHMETIC and _counter(command) in self.counters
+        counts = command.kind is _ARITHMETIC and _counter(command) in self.counters
         context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span)
         found = infer(command, context)
         self.clean = self.clean and found.lasting
@@ -228,7 +239,7 @@ class _Line:
 
 
 _NO_GIT = GitUse()
-_PATH_KINDS = frozenset((EffectKind.READ, EffectKind.WRITE, EffectKind.DELETE))
+_PATH_KINDS = frozenset((_READ, _WRITE, _DELETE))
 
 
 def _places(cwds: tuple[str, ...] | None, bases: tuple[str, ...] | None, home: str) -> tuple[str, ...] | None:
@@ -251,12 +262,10 @@ def _places(cwds: tuple[str, ...] | None, bases: tuple[str, ...] | None, home: s
 
 def _feed(command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
     """Literal pieces that come in by standard input: here-texts, and the words of the commands before it in the pipeline."""
-    texts = tuple(
-        piece
-        for redirect in command.redirects
-        if redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING)
-        for piece in _lines(redirect.target, place)
-    )
+    texts: tuple[str, ...] = ()
+    for redirect in command.redirects:
+        if redirect.op is _HEREDOC or redirect.op is _HERESTRING:
+            texts = (*texts, *_lines(redirect.target, place))
     before = feeds.get(command.pipeline, ()) if command.piped_in else ()
     if command.piped_out:
         own = () if command.argv and command.argv[0].value == "grep" else tuple(_said(command.argv, place))
@@ -290,7 +299,7 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
     lists: list[str] = []  # what loops run over; which variable they fill is not told
     for command in script.subcommands:
         for redirect in command.redirects:
-            if redirect.op in (RedirectOp.HEREDOC, RedirectOp.HERESTRING):
+            if redirect.op in (_HEREDOC, _HERESTRING):
                 texts.extend(_lines(redirect.target, place))
         name = command.argv[0].value if command.argv else None
         if name == "set" or (name in script.functions and name is not None):
@@ -319,7 +328,7 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
                 found = tuple(path for path in targets if path is not None) or fragments(assignment.value, start)
                 if found:
                     out.append((assignment.name, found))
-        if command.kind is CommandKind.WORDS:
+        if command.kind is _WORDS:
             lists.extend(word.value for word in command.argv if word.value)
     if lists:
         out.append(("*", tuple(lists)))
@@ -346,12 +355,12 @@ def _counters(script: Script) -> frozenset[str]:
     """Counters of counting loops that nothing else in the text can set: arithmetic on them evaluates numbers only."""
     found = {name for command in script.subcommands if (name := _counter(command)) is not None}
     for command in script.subcommands if found else ():
-        if command.kind is CommandKind.WORDS:
+        if command.kind is _WORDS:
             return frozenset()
         found.difference_update(assignment.name for assignment in command.assignments)
         texts = [word.value if word.value is not None else word.prefix for word in command.argv]
         found.difference_update([name for name in found if any(name in text for text in texts[:1] + texts[2:])])
-        if command.kind is not CommandKind.ARITHMETIC:
+        if command.kind is not _ARITHMETIC:
             found.difference_update([name for name in found if any(name in text for text in texts)])
     return frozenset(found)
 
@@ -359,15 +368,15 @@ def _counters(script: Script) -> frozenset[str]:
 def _reads(effect: Effect) -> bool:
     """Whether the effect leaves everything as it is."""
     kind = effect.kind
-    if kind is EffectKind.NETWORK:
+    if kind is _NETWORK:
         return effect.direction is Direction.FETCH
-    return kind in (EffectKind.READ, EffectKind.ENV, EffectKind.EXEC)
+    return kind is _READ or kind is _ENV or kind is _EXEC
 
 
 def _destroys(effect: Effect) -> bool:
-    if effect.kind is EffectKind.DELETE:
+    if effect.kind is _DELETE:
         return effect.act is Act.DELETE
-    return (effect.kind is EffectKind.WRITE and effect.act is Act.TRUNCATE) or effect.code in ("system.device", "system.power")
+    return (effect.kind is _WRITE and effect.act is Act.TRUNCATE) or effect.code in ("system.device", "system.power")
 
 
 def _git(levels: list[tuple[str, ...]], effects: list[Effect], others: bool) -> GitUse:
@@ -384,6 +393,6 @@ def _git(levels: list[tuple[str, ...]], effects: list[Effect], others: bool) -> 
     for effect in effects:
         if effect.code in ("git.write", "git.worktree"):
             writes = True
-        elif not _reads(effect) and effect.kind is not EffectKind.NETWORK:
+        elif not _reads(effect) and effect.kind is not _NETWORK:
             odd = True
     return GitUse(True, writes and not others and not odd, tuple(dict.fromkeys(names)))

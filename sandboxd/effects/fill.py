@@ -15,6 +15,10 @@ from sandboxd.effects.rows import Level, Operand, Standing, When
 from sandboxd.effects.targets import Place, Target, fragments, moved, resolve
 from sandboxd.model import Direction, EffectKind, Sensitivity, Span, Word
 
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_NETWORK, _OPAQUE = EffectKind.NETWORK, EffectKind.OPAQUE
+_FETCH, _SEND = Direction.FETCH, Direction.SEND
+
 
 def fill(call: Call) -> None:
     """Add to `call` all that its words do."""
@@ -63,8 +67,7 @@ class _Filling:
             READERS[level.language](call)
         if call.sends:
             call.effects[:] = [
-                effect._replace(direction=Direction.SEND) if effect.direction is Direction.FETCH else effect
-                for effect in call.effects
+                effect._replace(direction=_SEND) if effect.direction is _FETCH else effect for effect in call.effects
             ]
         self._network()
 
@@ -72,15 +75,15 @@ class _Filling:
         """Any unknown word of a command that talks to a host can carry data out; credentials are named."""
         call = self.call
         for effect in call.effects:
-            if effect.kind is EffectKind.NETWORK:
+            if effect.kind is _NETWORK:
                 break
         else:
             return
         dynamic = self.appended or any(not is_literal(word) for word in call.words)
         keys = call.parsed.table.credentials
         for at, effect in enumerate(call.effects):
-            if effect.kind is EffectKind.NETWORK:
-                direction = Direction.SEND if dynamic and effect.direction is Direction.FETCH else effect.direction
+            if effect.kind is _NETWORK:
+                direction = _SEND if dynamic and effect.direction is _FETCH else effect.direction
                 call.effects[at] = effect._replace(direction=direction, detail=effect.detail or " ".join(keys))
 
     def _behind_end(self) -> bool:
@@ -113,7 +116,7 @@ class _Filling:
             call.named(ROLES["path.edit"], f"{call.place.home}/.gitconfig", because, call.span, edit=False)
         elif role.name == "secret":
             call.effect(role, because, call.span, detail=standing.target or "", secret=True)
-        elif role.kind is EffectKind.OPAQUE:
+        elif role.kind is _OPAQUE:
             pieces = call.mentions(role.name in _CODE)
             call.effect(role, because, call.span, detail=standing.target or "", pieces=pieces)
         else:
@@ -161,7 +164,7 @@ class _Filling:
             if name == "path.send":
                 call.sends = True
             call.path(role, word, because, span)
-        elif role.kind is EffectKind.NETWORK:
+        elif role.kind is _NETWORK:
             call.host(role, word, because, span)
         elif name in ("command", "code.rest"):
             self._nested(name, because)
@@ -190,7 +193,7 @@ class _Filling:
             self._git_object(role, word, because, span)
         else:
             pieces = () if word is None else fragments(word, call.place)
-            if role.kind is EffectKind.OPAQUE:
+            if role.kind is _OPAQUE:
                 pieces = call.mentions(name in _CODE, word if name in _NAMES_CODE else None)
             call.effect(role, because, span, None if word is None else word.value, pieces=pieces)
 

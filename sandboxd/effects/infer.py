@@ -33,6 +33,9 @@ from sandboxd.model import (
 )
 from sandboxd.paths import normalize
 
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_SIMPLE, _TEST = CommandKind.SIMPLE, CommandKind.TEST
+_EXEC, _ENV, _OPAQUE = EffectKind.EXEC, EffectKind.ENV, EffectKind.OPAQUE
 # Where a command named by its path is the tool of that name.
 SYSTEM_BINS = frozenset(("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/bin", "/usr/local/sbin"))
 # Notes of the shell stage on what is understood here: exec and eval by their tables, a function by its own commands.
@@ -97,7 +100,7 @@ class _Inference:
         for note in command.notes:
             if self.context.counts and note.code == "shell.evaluates":
                 continue
-            told = note.code in _TOLD and command.kind is CommandKind.SIMPLE
+            told = note.code in _TOLD and command.kind is _SIMPLE
             if not told and not (note.code == "shell.ifs_changed" and _reads_line(command)):
                 self._opaque(note.code, note.code, note.span, note.detail)
         for assignment in command.assignments:
@@ -108,9 +111,9 @@ class _Inference:
             for word in command.argv:
                 if word.flags:
                     self._flags(word)
-        if command.kind is CommandKind.SIMPLE and command.argv:
+        if command.kind is _SIMPLE and command.argv:
             self._simple(command.argv)
-        elif command.kind is CommandKind.TEST:
+        elif command.kind is _TEST:
             self._tool("[[", command.argv)
         effects = tuple(self.effects)
         if self.context.span is not None:
@@ -127,7 +130,7 @@ class _Inference:
         )
 
     def _opaque(self, code: str, because: str, span: Span, detail: str = "", pieces: tuple[str, ...] = ()) -> None:
-        self.effects.append(Effect(EffectKind.OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
+        self.effects.append(Effect(_OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
 
     def _pieces(self, words: tuple[Word, ...]) -> tuple[str, ...]:
         return mentioned(tuple(piece for word in words for piece in fragments(word, self.place)))
@@ -139,7 +142,7 @@ class _Inference:
         if WordFlag.ASSIGNS in word.flags:
             names = [part.text for part in word.parts if part.kind is PartKind.VARIABLE]
             if all(self.context.environment.ordinary(name) for name in names):
-                self.effects.append(Effect(EffectKind.ENV, "shell.assigns", word.span, " ".join(names)))
+                self.effects.append(Effect(_ENV, "shell.assigns", word.span, " ".join(names)))
             else:
                 self._opaque("env.unlisted", "shell.assigns", word.span, " ".join(names))
 
@@ -149,7 +152,7 @@ class _Inference:
             if word.flags:
                 self._flags(word)
         name = assignment.name
-        before = bool(self.command.argv) and self.command.kind is CommandKind.SIMPLE
+        before = bool(self.command.argv) and self.command.kind is _SIMPLE
         environment = self.context.environment
         if name == "IFS" and _reads_line(self.command):
             return
@@ -162,7 +165,7 @@ class _Inference:
             pieces = tuple(piece for word in words for piece in fragments(word, self.place))
             self._opaque("env.unlisted", f"env.{name}", assignment.span, name, pieces)
         elif not before:
-            self.effects.append(Effect(EffectKind.ENV, "env.assignment", assignment.span, name))
+            self.effects.append(Effect(_ENV, "env.assignment", assignment.span, name))
 
     def _redirect(self, redirect: Redirect) -> None:
         word = redirect.target
@@ -172,7 +175,7 @@ class _Inference:
             return
         if isinstance(redirect.fd, str):
             if self.context.environment.ordinary(redirect.fd):
-                self.effects.append(Effect(EffectKind.ENV, "redirect.fd", redirect.span, redirect.fd))
+                self.effects.append(Effect(_ENV, "redirect.fd", redirect.span, redirect.fd))
             else:
                 self.lasting = False
                 self._opaque("env.unlisted", "redirect.fd", redirect.span, redirect.fd)
@@ -201,7 +204,7 @@ class _Inference:
             folder, _, base = name.rpartition("/")
             if folder not in SYSTEM_BINS or normalize(name) != name:
                 self._opaque("opaque.program_path", "command.path", head.span, name, self._pieces(words))
-                self.effects.append(Effect(EffectKind.EXEC, "command.path", head.span, name))
+                self.effects.append(Effect(_EXEC, "command.path", head.span, name))
                 self.program = name
                 return
             name = base
@@ -218,7 +221,7 @@ class _Inference:
             if name in self.context.functions:
                 return
             self._opaque("opaque.unlisted_tool", "command.unlisted", head.span, name, self._pieces(words[1:]))
-            self.effects.append(Effect(EffectKind.EXEC, "command.unlisted", head.span, name))
+            self.effects.append(Effect(_EXEC, "command.unlisted", head.span, name))
             self.program = name
             return
         for table in tables:
@@ -227,7 +230,7 @@ class _Inference:
     def _by_table(self, table: Table, name: str, words: tuple[Word, ...]) -> None:
         head = words[0]
         if not table.builtin:
-            self.effects.append(Effect(EffectKind.EXEC, table.root.id, head.span, name))
+            self.effects.append(Effect(_EXEC, table.root.id, head.span, name))
             self.program = name
         parsed = argv.read(table, words[1:])
         self.levels.append(parsed.level.id)

@@ -264,7 +264,8 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     words = list(dict.fromkeys((*known(argv), *mentions)))
     if name is None or _SEARCHERS.fullmatch(name):
         return None
-    for at, word in enumerate(words):
+    options = [(at, word) for at, word in enumerate(words) if word.startswith("-")]
+    for at, word in options:
         option, _, value = word.partition("=")
         if _OUTPUT.fullmatch(option):
             value = value or (words[at + 1] if at + 1 < len(words) else "")
@@ -272,6 +273,6 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
                 return value
     applet = name in _MULTICALL and not _READERS.issuperset(operands_of(words)[:1])
     fed = name in _SHELLS and code == "opaque.script"
-    if name in _EDITORS or applet or fed or any(map(_IN_PLACE.fullmatch, words)):
+    if name in _EDITORS or applet or fed or any(_IN_PLACE.fullmatch(word) for _, word in options):
         return next((word for word in operands_of(words) if is_protected(word)), None)
     return None

@@ -10,9 +10,13 @@ from sandboxd.policy.case import Answer, Case, Step
 from sandboxd.policy.suggestions import suggest, suggest_tool
 
 ALLOW, ASK, DENY = Behavior.ALLOW, Behavior.ASK, Behavior.DENY
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_CLASSIFIER, _APPROVAL = Consultant.CLASSIFIER, Consultant.APPROVAL
 CLASSIFIER_UNAVAILABLE = "CLASSIFIER_UNAVAILABLE"
 CLASSIFIER_BREAKER = "classifier.breaker"
 
+_A_PERSON, _A_CLASSIFIER = frozenset((_APPROVAL,)), frozenset((_CLASSIFIER,))
+_EITHER = _A_PERSON | _A_CLASSIFIER
 _NAMED = 3  # set aside rules that a message names
 
 
@@ -41,19 +45,18 @@ class _Settling:
         classifiable = traits.classifies and case.inputs.classifiable and (self.step.classified or answer.classifiable)
         classified = classifiable and not case.inputs.breaker_open
         for opinion in case.inputs.opinions:
-            if opinion.who is Consultant.CLASSIFIER and classified:
+            if opinion.who is _CLASSIFIER and classified:
                 if opinion.failed:
                     return self._stop(DENY, CLASSIFIER_UNAVAILABLE, opinion=opinion)
                 if opinion.verdict is not ASK:
                     return self._answered(opinion, "classifier.denied")
                 classified = False
-            elif opinion.who is Consultant.APPROVAL and not unattended:
+            elif opinion.who is _APPROVAL and not unattended:
                 return self._answered(opinion, "approval.expired" if opinion.failed else "approval.denied")
         if not unattended:
-            who = (Consultant.APPROVAL, Consultant.CLASSIFIER) if classified else (Consultant.APPROVAL,)
-            return Needs(frozenset(who), self._stop(ASK, answer.reason))
+            return Needs(_EITHER if classified else _A_PERSON, self._stop(ASK, answer.reason))
         if classified:
-            return Needs(frozenset((Consultant.CLASSIFIER,)), self._stop(DENY, CLASSIFIER_UNAVAILABLE))
+            return Needs(_A_CLASSIFIER, self._stop(DENY, CLASSIFIER_UNAVAILABLE))
         if classifiable:
             return self._stop(DENY, CLASSIFIER_BREAKER, why="the classifier denied so much that a person must look at it")
         why = "mode dontAsk never asks" if traits.never_asks else "nobody can be asked here"
@@ -65,7 +68,7 @@ class _Settling:
             return self._stop(DENY, denied, opinion=opinion)
         case = self.case
         reading = case.reading is None
-        if opinion.who is Consultant.APPROVAL:
+        if opinion.who is _APPROVAL:
             opened = grants.by_human(case.inputs, case.verdicts, case.reach, case.safety.touches, reading)
             return self._allow("approval.allowed", opened, reading, opinion)
         opened = grants.for_reading(case.inputs, case.verdicts) if reading else grants.by_step(case.inputs, case.verdicts)
