@@ -2,15 +2,17 @@
 """What the engine asks the classifier, when, and what becomes of the answer.
 
 A question goes out when the synchronous rules have left it open, and only then: what a rule, the killswitch or a mode
-decides is never sent. In auto mode the answer decides; in other modes it is advice to the human who is asked. While hooks
-still run it is asked *ahead*, and cancelled the moment it is not needed.
+decides is never sent. In auto mode the answer decides; in other modes it is advice to the human who is asked. The question
+goes out *ahead*: a task for it exists before the first rule is tried, hooks run beside it, and it is cancelled the moment
+its answer is not needed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
 
 from sandboxd.config import ClassifierSettings, OnOutage, Speculate
 from sandboxd.consult.classifier import Classifier, Purpose, Question
@@ -18,6 +20,7 @@ from sandboxd.consult.classifier_prompt import Matter, build, imitates
 from sandboxd.consult.hookdefs import HookEvent
 from sandboxd.consult.transcript import tool_call
 from sandboxd.consult.verdict import Failure, Verdict
+from sandboxd.errors import SandboxdError
 from sandboxd.judge import Judged, judge
 from sandboxd.judge import Question as Judging
 from sandboxd.model import Behavior, Consultant, Needs, Opinion
@@ -25,6 +28,8 @@ from sandboxd.observe import executed
 from sandboxd.policy.modes import MODES
 from sandboxd.policy.risk import risk
 from sandboxd.session import SessionState
+
+T = TypeVar("T")
 
 
 def ground(judged: Judged, tightening: str) -> str:
@@ -36,15 +41,31 @@ def ground(judged: Judged, tightening: str) -> str:
 
 
 class Ahead:
-    """A question that may turn out not to be needed. `end` is idempotent; afterwards nothing of it is in flight."""
+    """A judgement made at once, and the question that follows from it, which may turn out not to be needed."""
 
-    def __init__(self, task: asyncio.Task[None] | None = None) -> None:
-        self._task = task
+    def __init__(
+        self,
+        question: Judging | None = None,
+        judging: asyncio.Task[Judged] | None = None,
+        asking: asyncio.Task[None] | None = None,
+        hooks: bool = False,
+    ) -> None:
+        self._question = question
+        self._judging = judging
+        self._asking = asking
+        self._hooks = hooks  # they take their time, after which things are looked at again
+
+    async def judged(self, question: Judging) -> Judged | None:
+        """The judgement, if it is the one on `question` and still fresh."""
+        if self._asking is None or self._judging is None or self._hooks or question != self._question:
+            return None
+        return await asyncio.shield(self._judging)
 
     def end(self) -> None:
-        if self._task is not None:
-            self._task.cancel()
-            self._task = None
+        """The answer is not needed (any more). Idempotent; afterwards nothing of it is in flight."""
+        if self._asking is not None:
+            self._asking.cancel()
+            self._asking = None
 
 
 class Classifying:
@@ -52,16 +73,20 @@ class Classifying:
 
     def __init__(self, settings: ClassifierSettings) -> None:
         self.classifier = Classifier(settings)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
     def settings(self) -> ClassifierSettings:
         return self.classifier.settings
 
     def decides(self, judged: Judged) -> bool:
-        """Whether the classifier takes part in settling this."""
+        """Whether the classifier takes part in settling this; also where none is configured, which is an outage."""
         outcome = judged.outcome
-        return self.classifier.on and isinstance(outcome, Needs) and Consultant.CLASSIFIER in outcome.who
+        return isinstance(outcome, Needs) and Consultant.CLASSIFIER in outcome.who
+
+    def out(self, session: SessionState) -> bool:
+        """Whether it is known already that no question goes out, and that this denies: a human need not be troubled."""
+        return self.settings.on_outage is OnOutage.DENY and self.classifier.refusal(session.id) is not None
 
     def advises(self, judged: Judged) -> bool:
         """Whether a human who is asked gets its advice: outside auto mode, and never about what only a human may allow."""
@@ -111,22 +136,33 @@ class Classifying:
     # -- ahead of the need ---------------------------------------------------------------------------------------------
 
     def ahead(self, session: SessionState, ask: Callable[[], Judging], tool: str) -> Ahead:
-        """Begin to ask, if hooks will take their time and the rules leave the question open. Returns at once."""
-        speculate = self.settings.speculate
-        if not self.classifier.on or speculate is Speculate.OFF:
+        """Begin to judge, and to ask where the rules leave the question open. Returns at once.
+
+        Nothing begins where a hook must end before anything is sent, and where the request is no valid one: whoever asks
+        next says so.
+        """
+        if not self.classifier.on or self.settings.speculate is Speculate.OFF:
+            return Ahead()
+        try:
+            question = ask()  # first: it reads the rule files again, and with them the hooks
+        except SandboxdError:
             return Ahead()
         hooks = [hook for hook in session.hooks if hook.event is HookEvent.PRE_TOOL_USE and hook.matches(tool)]
-        if any(hook.before_send for hook in hooks) or not (hooks or speculate is Speculate.ALWAYS):
+        if any(hook.before_send for hook in hooks):
             return Ahead()
-        task = asyncio.create_task(self._ahead(session, ask()))
+        judging = self._task(asyncio.to_thread(judge, question))
+        return Ahead(question, judging, self._task(self._ahead(session, judging)), bool(hooks))
+
+    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
+        task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return Ahead(task)
+        return task
 
-    async def _ahead(self, session: SessionState, judging: Judging) -> None:
-        judged = await asyncio.to_thread(judge, judging)
+    async def _ahead(self, session: SessionState, judging: asyncio.Task[Judged]) -> None:
+        judged = await asyncio.shield(judging)
         always = self.settings.speculate is Speculate.ALWAYS and judged.decision.behavior is Behavior.ALLOW
-        if not (self.decides(judged) or (always and not judged.decision.protected)):
+        if not (self.decides(judged) or self.advises(judged) or (always and not judged.decision.protected)):
             return
         question = self.question(session, judged, await asyncio.to_thread(ground, judged, session.tightening))
         try:

@@ -60,7 +60,8 @@ class Consulting:
         job.ground = await asyncio.to_thread(ground, judged, session.tightening)
         pending = None
         danger = risk(judged.analysis, judged.inputs.scope)
-        if not session.unattended and Consultant.APPROVAL in needs.who:
+        decides = self.classifying.decides(judged)
+        if not session.unattended and Consultant.APPROVAL in needs.who and not (decides and self.classifying.out(session)):
             pending = self.approvals.request(
                 job.execution.id,
                 asker.id,
@@ -90,7 +91,7 @@ class Consulting:
                 took[who] = time.monotonic() - began
 
         others = [timed("permission hooks", self._heard(job, reply, rewrites)) for reply in asking]
-        if self.classifying.decides(judged):
+        if decides:
             others.append(timed("classifier", self._classified(job, judged, attended=pending is not None)))
         elif pending is not None and self.classifying.advises(judged):
             others.append(self._advised(job, judged, pending))

@@ -299,7 +299,9 @@ class Engine:
         """From what the hooks left of a request to its result; `ahead` ends with the decision."""
         execution, session = job.execution, job.session
         for _ in range(_REJUDGE):
-            judged = await asyncio.to_thread(judge, self._question(job.request, session), job.opinions)
+            question = self._question(job.request, session)
+            early = await ahead.judged(question)
+            judged = early if early is not None else await asyncio.to_thread(judge, question, job.opinions)
             job.stages.judged(judged)
             if isinstance(judged.outcome, Needs):
                 answered = await self.consulting.ask(job, judged)

@@ -224,7 +224,7 @@ class Classifier:
             return self._counted(kept.verdict, purpose)
         flight = self._flights.get(at)
         if flight is None:
-            refused = self._refusal(question)
+            refused = question.prompt if isinstance(question.prompt, Failure) else self.refusal(question.session)
             if refused is not None:
                 return self._counted(refused, purpose)
             self._circuit = self._circuit.asked()
@@ -296,13 +296,11 @@ class Classifier:
 
     # -- one flight ----------------------------------------------------------------------------------------------------
 
-    def _refusal(self, question: Question) -> Failure | None:
-        """Why a question does not go out at all."""
+    def refusal(self, session: str) -> Failure | None:
+        """Why no question of a session goes out now; None when one would."""
         if self._provider is None:
             return Failure(Outage.NO_PROVIDER)
-        if isinstance(question.prompt, Failure):
-            return question.prompt
-        spent, settings = self.spent(question.session), self.settings
+        spent, settings = self.spent(session), self.settings
         if spent.tokens >= settings.session_tokens or 0 < settings.session_cost <= spent.cost:
             return Failure(Outage.BUDGET)
         return self._circuit.refuses(self._clock())

@@ -15,7 +15,7 @@ import pytest
 from sandboxd.config import ClassifierSettings, OnOutage, ProviderKind, Speculate
 from sandboxd.consult.classifier import KEY_VARIABLE, Speculation
 from sandboxd.consult.transcript import UserMessage
-from sandboxd.model import ApprovalNeeded, Behavior, Decision, EndKind, Mode, Request, Result
+from sandboxd.model import Advice, ApprovalNeeded, Behavior, Decided, Decision, EndKind, Mode, Request, Result
 from sandboxd.sessions import SessionState
 from tests._messages import Exchange, Loopback, block
 from tests.engine.conftest import House, finish
@@ -208,6 +208,94 @@ async def test_a_hook_and_the_classifier_are_asked_at_once(house: House, tmp_pat
     assert (await finish(execution))[0].code == 0
     assert len(judge.asked) == 1
     assert judge.counters.speculation == Speculation(started=1, used=1)
+
+
+async def test_advice_too_is_asked_while_hooks_run(house: House, tmp_path: Path) -> None:
+    """Outside auto mode the question is out before the hook has ended, and its answer stands beside the prompt."""
+    judge = Judge(house, tmp_path)
+    judge.says("hold")
+    os.mkfifo(tmp_path / "hook")
+    rules = f"[[hook]]\nevent = 'PreToolUse'\ncommand = 'cat {tmp_path}/hook'\n"
+    Path(house.engine.dirs.user_rules).write_text(rules)
+    session = house.session(headless=False)
+    execution = await house.engine.start(Request("python3 -c 'print(1)'", session.id), session)
+    gate = await judge.is_asked()
+    assert house.engine.approvals.list() == ()
+    os.write(gate, b"block\n")
+    os.close(gate)
+    await asyncio.to_thread((tmp_path / "hook").write_text, "")
+    seen = []
+    async for event in execution.events():
+        seen.append(type(event))
+        if isinstance(event, Advice):
+            assert "would block it: destructive: it says so" in event.text
+            house.answer(Behavior.ALLOW)
+    assert seen.index(ApprovalNeeded) < seen.index(Advice) < seen.index(Decided)
+    assert (await finish(execution))[0].code == 0
+    assert len(judge.asked) == 1
+    assert judge.counters.speculation == Speculation(started=1, used=1)
+    assert (judge.counters.advised, judge.counters.allowed, judge.counters.denied) == (1, 0, 0)
+
+
+async def test_a_question_begins_before_the_rules(house: House, judge: Judge) -> None:
+    """Without hooks it goes out once and decides; for what rules decide nothing is counted as begun."""
+    session = auto(house)
+    await house.run("python3 -c 'print(1)'", session)
+    assert judge.counters.speculation == Speculation(started=1, used=1)
+    assert len(judge.asked) == 1
+    await house.run("pwd", session)
+    await house.run("touch a", session)
+    assert judge.counters.speculation == Speculation(started=1, used=1)
+
+
+async def test_a_hook_that_is_new_still_ends_before_anything_is_sent(house: House, judge: Judge, tmp_path: Path) -> None:
+    """Hooks that appear in the middle of a session hold the question back from the next command on."""
+    session = auto(house)
+    assert (await house.run("python3 -c 'print(1)'", session))[0].code == 0
+    (tmp_path / "asked").unlink()
+    command = f"test ! -e {tmp_path}/asked || exit 2"
+    Path(house.engine.dirs.user_rules).write_text(f"[[hook]]\nevent = 'PreToolUse'\ncommand = '{command}'\nbefore_send = true\n")
+    assert (await house.run("python3 -c 'print(2)'", session))[0].code == 0
+    assert len(judge.asked) == 1
+
+
+@pytest.mark.parametrize("headless", [True, False])
+async def test_without_a_provider_auto_mode_denies(house: House, headless: bool) -> None:
+    """A classifier that is missing never allows, and asks nobody: rules go on deciding what they decide."""
+    session = auto(house, headless=headless)
+    result, decision = await decided(house, "python3 -c 'print(1)'", session)
+    assert (result.end, decision.reason) == (EndKind.DENIED, "CLASSIFIER_UNAVAILABLE")
+    assert "no classifier is configured" in decision.message
+    assert "classifier.no_provider" in [each.because for each in decision.evidence]
+    status = house.engine.status().classifier
+    assert (status.state, status.outages, status.denied) == ("off", (("classifier.no_provider", 1),), 0)
+    assert session.denials.total == 0
+    assert (await house.run("pwd", session))[0].code == 0
+    assert (await house.run("touch a", session))[0].code == 0
+
+
+async def test_without_a_provider_a_human_may_be_asked(house: House) -> None:
+    """Only where the organisation's settings say so."""
+    configure(house, ClassifierSettings(on_outage=OnOutage.ASK))
+    session = auto(house, headless=False)
+    execution = await house.engine.start(Request("python3 -c 'print(1)'", session.id), session)
+    async for event in execution.events():
+        if isinstance(event, ApprovalNeeded):
+            house.answer(Behavior.ALLOW)
+    assert (await finish(execution))[0].code == 0
+
+
+async def test_a_known_outage_troubles_nobody(house: House, judge: Judge) -> None:
+    """Once it is clear that the classifier is out, no prompt flashes up: the answer is DENY already."""
+    judge.says("fail")
+    session = auto(house, headless=False)
+    for number in range(3):
+        await house.run(f"python3 -c {number}", session)
+    assert judge.counters.state == "open"
+    result, _, events = await house.run("python3 -c 3", session)
+    assert result.end is EndKind.DENIED
+    assert not any(isinstance(event, ApprovalNeeded) for event in events)
+    assert len(judge.asked) == 3
 
 
 @pytest.mark.parametrize(("speculate", "more"), [(Speculate.OFF, ""), (Speculate.AUTO, "before_send = true")])
