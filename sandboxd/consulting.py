@@ -126,7 +126,10 @@ class Consulting:
         said = hooks.Replies((await reply,))
         job.notes += said.notes
         opinion = next(iter(said.opinions), None)
-        text, who = said.rewritten("command")
+        try:
+            text, who = said.rewritten("command")
+        except ValueError as error:
+            return Opinion(Consultant.HOOK, Behavior.DENY, str(error))
         if opinion is None or text is None or text == job.request.text or opinion.verdict is not Behavior.ALLOW:
             return opinion
         if job.rewritten:
@@ -192,6 +195,11 @@ class Consulting:
         if wants_rule and scope == "session" and session is not None:
             session.session_rules += (parse_rule(rule, Behavior.ALLOW, Source.SESSION, f"approval {approval_id}"),)
         return resolution
+
+    @staticmethod
+    def answers(session: SessionState) -> bool:
+        """Whether hooks may answer where nobody is there to ask."""
+        return any(hook.event is HookEvent.PERMISSION_REQUEST and hook.matches(TOOL) for hook in session.hooks)
 
     # -- hooks around a command and a session -------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from enum import Enum, unique
 
-from sandboxd import __version__, attending, outputs
+from sandboxd import __version__, attending, outputs, toolcalls
 from sandboxd.catalog import Catalog
 from sandboxd.classifying import Ahead, ground
 from sandboxd.config import Config, Directories
@@ -55,6 +55,7 @@ from sandboxd.session import Role, SessionSpec, SessionState
 from sandboxd.sessions import Sessions
 from sandboxd.toolbox import BUILT_IN
 from sandboxd.toolcalls import denied
+from sandboxd.tooluses import ToolUses, Use
 
 log = logging.getLogger("sandboxd.engine")
 
@@ -114,6 +115,7 @@ class Engine:
         self.sessions = Sessions(config, dirs)
         self.consulting = Consulting(self.sessions, record, dirs)
         self.catalog = Catalog(config, dirs, probes)
+        self.tool_uses = ToolUses(dirs.home, self._use_question)
         self._spool = f"{dirs.state}/spool"
         os.makedirs(self._spool, mode=0o700, exist_ok=True)
         self.past = Past(record, self._spool)
@@ -197,7 +199,7 @@ class Engine:
             scope=session.scope,
             rules=session.rules,
             mode=session.mode_in_force,
-            headless=session.unattended and not any(hook.event is HookEvent.PERMISSION_REQUEST for hook in session.hooks),
+            headless=session.unattended and not self.consulting.answers(session),
             observed=True,
             enforcement_full=enforcement is not None and enforcement.overall is Strength.FULL,
             auto_allow_if_sandboxed=self.config.policy.auto_allow_if_sandboxed,
@@ -206,17 +208,30 @@ class Engine:
             breaker_open=session.denials.open,
         )
 
-    async def check(self, request: Request, session: SessionState, call: ToolCall | None = None) -> Checked:
-        """Decide without running: on a command, or on a `call` that the request's text shows. Recorded as a decision of no
-        execution. Raises RequestError for an invalid request, Exhausted, Unavailable."""
-        question = self._question(request, session)
-        if call is not None:
-            question = dataclasses.replace(question, call=call, host_tmp=session.isolation.tmp)
-        judged = await asyncio.to_thread(judge, question)
+    def _use_question(self, use: Use) -> Question:
+        """What is asked about a use of a tool."""
+        session = use.session
+        question = self._question(Request(toolcalls.shown(use.call), session.id), session)
+        headless = session.unattended and not use.hooks(HookEvent.PERMISSION_REQUEST)
+        return dataclasses.replace(question, call=use.call, host_tmp=session.isolation.tmp, headless=headless)
+
+    async def check_use(self, call: ToolCall, session: SessionState) -> tuple[Checked, Use]:
+        """Decide on a use of a tool that the front-end runs, with the hooks that have a say; recorded as a decision of no
+        execution. Raises as `check` does."""
+        use = Use(session, call)
+        judged = await self.tool_uses.judge(use)
         decision = judged.decision
-        # A front-end acts on the answer to a call at once; nothing follows the one to a command but Start.
-        acts = call is not None and decision.behavior is Behavior.ALLOW and (decision.protected or decision.step == "2a")
-        decision_id = await self._keep(session, "", request.text, judged, decision, judged.timings, durable=acts)
+        # A front-end acts on the answer at once; nothing follows the one to a command but Start.
+        acts = decision.behavior is Behavior.ALLOW and (decision.protected or decision.step == "2a")
+        text = judged.analysis.text
+        await self._keep(session, "", text, judged, decision, use.stages.timings, durable=acts, decision_id=use.decision_id)
+        return Checked(judged, None, use.decision_id), use
+
+    async def check(self, request: Request, session: SessionState) -> Checked:
+        """Decide on a command without running it. Recorded as a decision of no execution. Raises RequestError for an invalid
+        request, Exhausted, Unavailable."""
+        judged = await asyncio.to_thread(judge, self._question(request, session))
+        decision_id = await self._keep(session, "", request.text, judged, judged.decision, judged.timings, durable=False)
         return Checked(judged, self.catalog.enforcement(self.catalog.profile(session.profile)), decision_id)
 
     def tools(self, session: SessionState) -> tuple[Tool, ...]:
@@ -408,10 +423,11 @@ class Engine:
         timings: tuple[Timing, ...],
         *,
         durable: bool,
+        decision_id: str = "",
     ) -> str:
         """Put a decision into the record and before those who watch; its id."""
         row = await self.record.record_decision(
-            decision_id=f"d-{secrets.token_hex(8)}",
+            decision_id=decision_id or f"d-{secrets.token_hex(8)}",
             session_id=session.id,
             execution_id=execution_id,
             text=text,
@@ -504,6 +520,7 @@ class Engine:
         await self._stop(jobs, "session_deleted")
         await self.consulting.session_ended(session)
         self.past.forget(session.id)
+        self.tool_uses.forget(session.id)
         self.consulting.classifying.classifier.forget(session.id)
         self.sessions.delete(session)
         for pending in self.approvals.list(session.id):

@@ -11,7 +11,9 @@ from sandboxd import batches, model, toolbox, toolcalls
 from sandboxd.api import convert, requests
 from sandboxd.api.access import Access, followed
 from sandboxd.batches import BatchRun
+from sandboxd.engine import Checked
 from sandboxd.errors import NotFound, RequestError, SandboxdError
+from sandboxd.policy.explain import steer
 from sandboxd.run.execution import Execution
 from sandboxd.v1 import execution_pb2 as pb
 from sandboxd.v1 import execution_pb2_grpc
@@ -35,6 +37,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
             decision=convert.decision(checked.decision, request.command.text),
             analysis=convert.analysis(checked.judged.analysis),
             decision_id=checked.decision_id,
+            steering=_steering(checked.decision),
         )
 
     async def CheckToolUse(
@@ -44,15 +47,14 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         call = toolbox.call(requests.required(request.tool, "tool"), requests.plain(request.input), session.tools)
         if call.name == toolcalls.BASH:
             checked = await self._engine.check(requests.bash_request(session.id, call), session)
-        else:
-            checked = await self._engine.check(model.Request(toolcalls.shown(call), session.id), session, call)
-        return pb.ExecutionServiceCheckToolUseResponse(
-            decision=convert.decision(checked.decision, checked.judged.analysis.text),
-            analysis=convert.analysis(checked.judged.analysis),
-            decision_id=checked.decision_id,
-            text=checked.judged.analysis.text,
-            exclude=() if call.name == toolcalls.BASH else toolcalls.withheld(checked.judged.inputs),
-        )
+            return _checked_use(checked)
+        checked, use = await self._engine.check_use(call, session)
+        answer = _checked_use(checked)
+        answer.exclude.extend(toolcalls.withheld(checked.judged.inputs))
+        answer.notes.extend(use.notes)
+        if use.rewritten:
+            answer.updated_input.update(use.call.input)
+        return answer
 
     async def Start(
         self, request: pb.ExecutionServiceStartRequest, context: Any
@@ -134,6 +136,20 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
                 raise
             return found
         return self._engine.execution(execution_id, session)
+
+
+def _checked_use(checked: Checked) -> pb.ExecutionServiceCheckToolUseResponse:
+    return pb.ExecutionServiceCheckToolUseResponse(
+        decision=convert.decision(checked.decision, checked.judged.analysis.text),
+        analysis=convert.analysis(checked.judged.analysis),
+        decision_id=checked.decision_id,
+        text=checked.judged.analysis.text,
+        steering=_steering(checked.decision),
+    )
+
+
+def _steering(decision: model.Decision) -> str:
+    return "" if decision.behavior is model.Behavior.ALLOW else steer(decision)
 
 
 async def _read(batch: BatchRun, session_id: str, messages: Any) -> None:

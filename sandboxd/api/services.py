@@ -211,6 +211,12 @@ class Tools(tool_pb2_grpc.ToolServiceServicer):
         tools = toolbox.search(query, (tool for tool in self._engine.tools(session) if tool.deferred), most)
         return tool_pb2.ToolServiceSearchResponse(tools=map(convert.tool, tools), json=toolbox.as_json(tools, style))
 
+    async def Report(self, request: tool_pb2.ToolServiceReportRequest, context: Any) -> tool_pb2.ToolServiceReportResponse:
+        session = self._access.session(request.session_id, context)
+        decision_id, answer = requests.required(request.decision_id, "decision_id"), requests.plain(request.response)
+        notes = await self._engine.tool_uses.report(session, decision_id, answer, failed=request.failed)
+        return tool_pb2.ToolServiceReportResponse(notes=notes)
+
 
 class Admin(admin_pb2_grpc.AdminServiceServicer):
     def __init__(self, access: Access) -> None:

@@ -441,7 +441,7 @@ class AsyncSession(AsyncTools, AsyncTranscripts):
             execution_pb2.ExecutionServiceCheckCommandRequest(session_id=self.id, command=_command(text, cwd)),
         )
         analysis = decode.analysis(answer.analysis, text, cwd or self.info.cwd)
-        return values.Check(decode.decision(answer.decision, text), analysis, answer.decision_id)
+        return values.Check(decode.decision(answer.decision, text), analysis, answer.decision_id, answer.steering)
 
     async def update(
         self, *, mode: Mode | str | None = None, cwd: str | None = None, headless: bool | None = None

@@ -209,6 +209,12 @@ class Session:
         names: tuple[str, ...] = self._do(self._session.declare_tools(tools, remove=remove))
         return names
 
+    def report_tool(
+        self, decision_id: str, response: Mapping[str, Any] | None = None, *, failed: bool = False
+    ) -> tuple[str, ...]:
+        notes: tuple[str, ...] = self._do(self._session.report_tool(decision_id, response, failed=failed))
+        return notes
+
     def search_tools(self, query: str, *, most: int = 0, style: Format = "anthropic") -> Described:
         found: Described = self._do(self._session.search_tools(query, most=most, style=style))
         return found

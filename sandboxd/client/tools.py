@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from google.protobuf import json_format
+
 from sandboxd.client import decode, values
 from sandboxd.model import Tool
 from sandboxd.v1 import admin_pb2, execution_pb2, tool_pb2
@@ -51,7 +53,19 @@ class AsyncTools(ABC):
             answer.decision_id,
             answer.text,
             tuple(answer.exclude),
+            answer.steering,
+            json_format.MessageToDict(answer.updated_input) if answer.HasField("updated_input") else None,
+            tuple(answer.notes),
         )
+
+    async def report_tool(
+        self, decision_id: str, response: Mapping[str, Any] | None = None, *, failed: bool = False
+    ) -> tuple[str, ...]:
+        """Tell how the use of a tool ended that `check_tool` did not deny; what hooks have to say about it. Once for a use."""
+        request = tool_pb2.ToolServiceReportRequest(
+            session_id=self.id, decision_id=decision_id, failed=failed, response=decode.struct(response or {}, "response")
+        )
+        return tuple((await self._call(self._client._tools.Report, request)).notes)
 
     async def declare_tools(self, tools: Iterable[Tool] = (), *, remove: Iterable[str] = ()) -> tuple[str, ...]:
         """Declare tools that the front-end runs itself; all declared names, afterwards."""

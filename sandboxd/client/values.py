@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from sandboxd.client import decode, figures
 from sandboxd.client.figures import NO_USAGE, ClassifierInfo, ClassifierUsage
@@ -45,6 +47,7 @@ class Check:
     decision: Decision
     analysis: Analysis
     decision_id: str = ""  # under which it is recorded
+    steering: str = ""  # for the model: what stopped it, and what to do instead
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,9 @@ class ToolCheck:
     decision_id: str
     text: str
     exclude: tuple[str, ...] = ()
+    steering: str = ""  # for the model: what stopped it, and what to do instead
+    updated_input: Mapping[str, Any] | None = None  # as a hook rewrote it, which is what was judged: call the tool with this
+    notes: tuple[str, ...] = ()  # what hooks had to say besides
 
     @property
     def allowed(self) -> bool:

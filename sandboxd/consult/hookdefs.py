@@ -3,7 +3,7 @@
 
     [[hook]]
     event = "PreToolUse"            # PreToolUse, PostToolUse, PostToolUseFailure, PermissionRequest, SessionStart, SessionEnd
-    matcher = "Bash|Edit"           # tool names: exact, joined by `|`, or a regular expression for the whole name; "" = all
+    matcher = "Bash|Edit"           # tool names joined by `|`, `mcp__server__*`, or a regular expression for the whole name
     command = "/opt/checks/no-prod" # run by /bin/sh -c
     timeout = 30                    # seconds
     on_failure = "block"            # or "ignore" (default; "block" for the organisation's hooks)
@@ -42,7 +42,8 @@ TIMEOUTS = {HookEvent.SESSION_END: 1.5}  # seconds; nobody waits long for a sess
 MAX_TIMEOUT = 3600.0
 _EVENTS = {event.value: event for event in HookEvent}
 _KEYS = ("event", "matcher", "command", "timeout", "on_failure", "background", "before_send", "env")
-_PLAIN = re.compile(r"[A-Za-z0-9_|]*")
+_NAMES = re.compile(r"[A-Za-z0-9_.|*-]*")
+_BELOW = re.compile(r"(mcp__(?:[A-Za-z0-9_-]+__)?)\*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +65,15 @@ class Hook:
         """Whether it wants to hear of `tool`; events without a tool match every hook."""
         if self.matcher in ("", "*") or not tool:
             return True
-        if _PLAIN.fullmatch(self.matcher):
-            return tool in self.matcher.split("|")
-        return re.fullmatch(self.matcher, tool) is not None
+        if not _NAMES.fullmatch(self.matcher):
+            return re.fullmatch(self.matcher, tool) is not None
+        return any(_names(each, tool) for each in self.matcher.split("|"))
+
+
+def _names(pattern: str, tool: str) -> bool:
+    """Whether one part of a matcher names a tool. `mcp__server__*` means that server's tools, as in rules, not a `_` or more."""
+    below = _BELOW.fullmatch(pattern)
+    return tool.startswith(below[1]) if below is not None else re.fullmatch(pattern, tool) is not None
 
 
 def parse_hooks_toml(text: str, source: Source, origin: str) -> tuple[Hook, ...]:

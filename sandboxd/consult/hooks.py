@@ -78,13 +78,25 @@ class Replies:
         return (*failures, *(reply.context for reply in self.replies if reply.context))
 
     def rewritten(self, key: str) -> tuple[str | None, str]:
-        """The new text of input field `key`, if a hook changed it, and who did. Raises ValueError when two disagree."""
-        texts = {
-            reply.updated[key]: reply.hook.origin for reply in self.replies if reply.updated is not None and key in reply.updated
-        }
-        if len(texts) > 1:
-            raise ValueError(f"hooks {' and '.join(texts.values())} rewrite the input differently")
-        return next(iter(texts.items()), (None, ""))
+        """The new text of input field `key`, if a hook changed it, and who did. Raises ValueError when two disagree, or one
+        writes what is no text."""
+        text, who = _agreed(
+            [(each.updated[key], each.hook.origin) for each in self.replies if each.updated and key in each.updated]
+        )
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"hook {who} rewrites `{key}` to what is no text")
+        return text, who
+
+    def rewritten_input(self) -> tuple[Mapping[str, Any] | None, str]:
+        """The new input as a whole, if a hook changed it, and who did. Raises ValueError when two disagree."""
+        return _agreed([(reply.updated, reply.hook.origin) for reply in self.replies if reply.updated is not None])
+
+
+def _agreed(said: list[tuple[Any, str]]) -> tuple[Any, str]:
+    """What all say, and who; None when nobody says anything."""
+    if any(what != said[0][0] for what, _ in said):
+        raise ValueError(f"hooks {' and '.join(who for _, who in said)} rewrite the input differently")
+    return said[0] if said else (None, "")
 
 
 async def ask(
@@ -189,8 +201,8 @@ def _answer(hook: Hook, data: Any, latency: float) -> Reply:
     context = own.get("additionalContext", "")
     if not isinstance(reason, str) or not isinstance(context, str):
         raise TypeError("reasons and contexts must be strings")
-    if updated is not None and (not isinstance(updated, dict) or not all(isinstance(value, str) for value in updated.values())):
-        raise TypeError("`updatedInput` must be an object of strings")
+    if updated is not None and not isinstance(updated, dict):
+        raise TypeError("`updatedInput` must be an object")
     return Reply(hook, verdict, reason, updated, context[:MAX_CONTEXT], latency=latency)
 
 

@@ -42,7 +42,9 @@ class ToolServiceRegisterRequest(google.protobuf.message.Message):
         tools: collections.abc.Iterable[sandboxd.v1.admin_pb2.Tool] | None = ...,
         remove: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["remove", b"remove", "session_id", b"session_id", "tools", b"tools"]) -> None: ...
+    def ClearField(
+        self, field_name: typing.Literal["remove", b"remove", "session_id", b"session_id", "tools", b"tools"]
+    ) -> None: ...
 
 Global___ToolServiceRegisterRequest: typing_extensions.TypeAlias = ToolServiceRegisterRequest
 
@@ -87,7 +89,12 @@ class ToolServiceSearchRequest(google.protobuf.message.Message):
         max_results: builtins.int = ...,
         format: sandboxd.v1.admin_pb2.ToolFormat.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "max_results", b"max_results", "query", b"query", "session_id", b"session_id"]) -> None: ...
+    def ClearField(
+        self,
+        field_name: typing.Literal[
+            "format", b"format", "max_results", b"max_results", "query", b"query", "session_id", b"session_id"
+        ],
+    ) -> None: ...
 
 Global___ToolServiceSearchRequest: typing_extensions.TypeAlias = ToolServiceSearchRequest
 
@@ -116,38 +123,33 @@ class ToolServiceReportRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: builtins.int
-    TOOL_FIELD_NUMBER: builtins.int
-    INPUT_FIELD_NUMBER: builtins.int
     DECISION_ID_FIELD_NUMBER: builtins.int
     FAILED_FIELD_NUMBER: builtins.int
     RESPONSE_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Required."""
-    tool: builtins.str
-    """Required."""
     decision_id: builtins.str
-    """Of CheckToolUse; hooks know the use by it."""
+    """Of the answer of CheckToolUse. Required."""
     failed: builtins.bool
     @property
-    def input(self) -> google.protobuf.struct_pb2.Struct:
-        """As it was called."""
-
-    @property
     def response(self) -> google.protobuf.struct_pb2.Struct:
-        """What the tool answered, for the hooks alone. At most 1 MiB as JSON."""
+        """What the tool answered, for the hooks alone."""
 
     def __init__(
         self,
         *,
         session_id: builtins.str = ...,
-        tool: builtins.str = ...,
-        input: google.protobuf.struct_pb2.Struct | None = ...,
         decision_id: builtins.str = ...,
         failed: builtins.bool = ...,
         response: google.protobuf.struct_pb2.Struct | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["input", b"input", "response", b"response"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["decision_id", b"decision_id", "failed", b"failed", "input", b"input", "response", b"response", "session_id", b"session_id", "tool", b"tool"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["response", b"response"]) -> builtins.bool: ...
+    def ClearField(
+        self,
+        field_name: typing.Literal[
+            "decision_id", b"decision_id", "failed", b"failed", "response", b"response", "session_id", b"session_id"
+        ],
+    ) -> None: ...
 
 Global___ToolServiceReportRequest: typing_extensions.TypeAlias = ToolServiceReportRequest
 

@@ -47,6 +47,7 @@ effects = st.builds(
     fragments=words,
     sensitivity=one_of(model.Sensitivity),
     direction=st.none() | one_of(model.Direction),
+    edit=st.just(False),  # stays in the daemon
 )
 decisions = st.builds(
     model.Decision,

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import inspect
 import signal
 import subprocess
@@ -180,7 +181,10 @@ def test_status_profiles_and_record(tree: Path) -> None:
         client.run("pwd # remembered")
         newest, *_ = client.decisions(limit=1)
         assert newest.text == "pwd # remembered"
-        assert client.decision(newest.id) == newest
+        found = client.decision(newest.id)
+        assert dataclasses.replace(found, analysis=None) == newest
+        assert found.analysis is not None
+        assert [command.argv for command in found.analysis.commands] == [("pwd",)]
 
 
 def test_an_interrupt_ends_what_runs(served: Place, tree: Path) -> None:

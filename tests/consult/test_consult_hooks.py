@@ -47,7 +47,6 @@ ANSWERS: list[tuple[str, Behavior | None, str, str]] = [
     (says(permissionDecision="maybe"), None, "", "unknown decision"),
     (says(permissionDecisionReason=7, permissionDecision="allow"), None, "", "must be strings"),
     (says(updatedInput=["x"]), None, "", "updatedInput"),
-    (says(updatedInput={"command": 1}), None, "", "updatedInput"),
     ('printf \'%s\' \'{"hookSpecificOutput":{"hookEventName":"PostToolUse"}}\'', None, "", "answers `PostToolUse`"),
     ("printf '%s' '{\"hookSpecificOutput\": 1}'", None, "", "must be an object"),
     ('printf \'%s\' \'{"decision":"block","reason":"old form"}\'', DENY, "old form", ""),
@@ -136,6 +135,13 @@ async def test_rewrites_agree_or_are_an_error() -> None:
     differ = await hooks.ask((one, other), HookEvent.PRE_TOOL_USE, {}, tool="Bash", workspace="/w", cwd="/")
     with pytest.raises(ValueError, match="differently"):
         differ.rewritten("command")
+    with pytest.raises(ValueError, match="differently"):
+        differ.rewritten_input()
+    assert agree.rewritten_input()[0] == {"command": "ls -l"}
+    number = hook(says(updatedInput={"command": 1}))
+    none = await hooks.ask((number,), HookEvent.PRE_TOOL_USE, {}, tool="Bash", workspace="/w", cwd="/")
+    with pytest.raises(ValueError, match="no text"):
+        none.rewritten("command")
 
 
 async def test_a_background_hook_is_not_waited_for(tmp_path: Path) -> None:
