@@ -171,7 +171,7 @@ class Engine:
             self._errors = (str(error),)
             raise
         self.config = config
-        self.sessions.config = config
+        self.sessions.configure(config)
         self.consulting.classifying.classifier.configure(config.classifier)
         self._errors = ()
         for session in self.sessions.list():

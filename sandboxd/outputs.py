@@ -18,6 +18,11 @@ from sandboxd.run.preview import Budgets, over
 from sandboxd.run.spill import Spills
 from sandboxd.run.spool import Kept
 
+_NOWHERE = (
+    "the whole output is not stored: the session's user cannot come to the daemon's state directory; "
+    "`sandboxd executions logs` has it, and `sandboxd serve --state-dir` can put that directory where everybody may pass"
+)
+
 
 @dataclass(slots=True, eq=False)
 class Given:
@@ -46,7 +51,8 @@ async def settled(job: Job, result: Result, spills: Spills, settings: RunSetting
     if job.model.whole:
         job.model = None
         return result
-    return dataclasses.replace(result, spill_path=job.model.spill_path)
+    notes = result.notes if job.session.isolation.spill else (*result.notes, _NOWHERE)
+    return dataclasses.replace(result, spill_path=job.model.spill_path, notes=notes)
 
 
 async def model_view(job: Job, spills: Spills, settings: RunSettings) -> ModelText:

@@ -37,6 +37,11 @@ class Sessions:
         self._by_id: dict[str, SessionState] = {}
         self._tmp_root: str | None = None
 
+    def configure(self, config: Config) -> None:
+        """Put a new configuration in force, for the sessions there are as well."""
+        self.config = config
+        self.spills.configure(config.run.spill_quota, config.run.spill_age)
+
     def create(self, spec: SessionSpec, role: Role, secret: str = "") -> SessionState:
         """A new session; the child of another when the spec names one, whose `secret` the agent socket must carry.
 

@@ -35,15 +35,21 @@ class Spills:
         self.max_age = max_age
         self._lock = threading.Lock()
 
+    def configure(self, quota: int, max_age: float) -> None:
+        """New bounds; they hold from the next result that is stored."""
+        with self._lock:
+            self.quota, self.max_age = quota, max_age
+
     def open(self, session_id: str, uid: int, gid: int) -> str:
         """Make a session's directory; its path, or "" where the box's user cannot come (a daemon of root serves another
-        user from a directory of root's own: then no box can read what is stored)."""
+        user from a directory of root's own): what nobody there could read is not stored."""
         path = f"{self.root}/{session_id}"
         os.makedirs(path, mode=0o700, exist_ok=True)
         if uid == os.getuid():
             return path
         os.chmod(self.root, 0o711)  # noqa: S103  that user must pass through, and can list nothing
         if not _passable(self.root, uid):
+            os.rmdir(path)
             return ""
         os.chown(path, uid, gid)
         return path

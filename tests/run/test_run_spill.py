@@ -127,6 +127,16 @@ def test_quota_and_age(spills: Spills) -> None:
     assert not os.path.exists(f"{spills.root}/s")  # nobody's any more
 
 
+def test_new_bounds_hold_for_what_is_stored_next(spills: Spills) -> None:
+    """After a reload the new quota and age hold, for what lies there already, too."""
+    first = spills.store("s", "first", [b"x" * 6000])
+    assert first is not None
+    spills.configure(2_000, 3600)
+    second = spills.store("s", "second", [b"y" * 3000])
+    assert second == Stored(f"{spills.root}/s/second.txt", 2_000, False)
+    assert not os.path.exists(first.path)
+
+
 def test_no_link_is_followed(spills: Spills, tmp_path: Path) -> None:
     """A link that lies where a result would go is neither followed nor replaced."""
     (tmp_path / "other").write_text("keep")
@@ -137,8 +147,10 @@ def test_no_link_is_followed(spills: Spills, tmp_path: Path) -> None:
 
 
 def test_another_user_comes_only_where_it_may(tmp_path: Path) -> None:
-    """A box of another user gets a directory of its own when it can come there, else none."""
+    """A box of another user gets a directory of its own when it can come there, else none, and nothing is stored for it."""
     if os.getuid() != 0:
         pytest.skip("needs root")
     made = Spills(f"{tmp_path}/spill", 1000, 60)
     assert made.open("s", 65534, 65534) == ""  # the temporary directory of the tests is private
+    assert made.store("s", "e", [b"data"]) is None
+    assert os.listdir(made.root) == []
