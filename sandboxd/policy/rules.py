@@ -292,6 +292,7 @@ class RuleIndex:
     texts: tuple[Compiled, ...]
     by_program: dict[str, tuple[int, ...]]
     by_any: tuple[int, ...]
+    verbatim: frozenset[str]  # the texts that rules allow byte by byte
 
     def about(self, programs: set[str]) -> list[Compiled]:
         """The commands' rules that can speak of one of these programs, in their order."""
@@ -330,6 +331,7 @@ def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
         tuple(one for one in compiled if one.family == "text" and one.argv is not None),
         by_program,
         by_program.pop("", ()),
+        frozenset(one.rule.content for one in commands if one.rule.behavior is Behavior.ALLOW and one.rule.content is not None),
     )
     while len(_CACHE) >= _CACHE_SIZE:
         _CACHE.pop(next(iter(_CACHE)), None)

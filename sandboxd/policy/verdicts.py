@@ -58,9 +58,10 @@ def programs_of(command: AnalyzedCommand) -> set[str]:
     """The names under which rules may speak of a command's program: in each of its views, with and without directory."""
     names: set[str] = set()
     for argv in (command.argv, command.harmless, command.bare):
-        if argv and argv[0] is not None:
-            names.add(argv[0])
-            names.add(argv[0].rpartition("/")[2])
+        name = argv[0] if argv else None
+        if name is not None and name not in names:
+            names.add(name)
+            names.add(name.rpartition("/")[2])
     return names
 
 
@@ -89,9 +90,7 @@ class _Judge:
         exact = False
         units = 0
         if inputs.tool == "Bash":
-            exact = any(
-                one.rule.behavior is Behavior.ALLOW and one.rule.content == analysis.text.strip() for one in index.commands
-            )
+            exact = bool(index.verbatim) and analysis.text.strip() in index.verbatim
             if analysis.unparsed is not None:
                 self._unit(self._by_text(), tool)
                 units = 1
