@@ -17,6 +17,7 @@ rulefiles   what the rule files of a workspace say, and what of it waits for tru
 sessions    one agent's conversation: workspace, cwd, mode, rules; who may make, see and change it
 catalog     profiles, effect tables, what the trial runs showed
 consulting  hooks around a command, and the race of hooks and humans for the answer to an ASK
+tooluses    hooks around the use of a tool that a front-end runs itself
 confining   a decided command in its box
 engine      one request from text to result; the order of all stages stands in one function
 api         the RPC methods, a few lines each

@@ -4,14 +4,19 @@
 # source: sandboxd/v1/tool.proto
 # Protobuf Python Version: 6.31.1
 """Generated protocol buffer code."""
-
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import descriptor_pool as _descriptor_pool
 from google.protobuf import runtime_version as _runtime_version
 from google.protobuf import symbol_database as _symbol_database
 from google.protobuf.internal import builder as _builder
-
-_runtime_version.ValidateProtobufRuntimeVersion(_runtime_version.Domain.PUBLIC, 6, 31, 1, "", "sandboxd/v1/tool.proto")
+_runtime_version.ValidateProtobufRuntimeVersion(
+    _runtime_version.Domain.PUBLIC,
+    6,
+    31,
+    1,
+    '',
+    'sandboxd/v1/tool.proto'
+)
 # @@protoc_insertion_point(imports)
 
 _sym_db = _symbol_database.Default()
@@ -21,27 +26,25 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from sandboxd.v1 import admin_pb2 as sandboxd_dot_v1_dot_admin__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(
-    b'\n\x16sandboxd/v1/tool.proto\x12\x0bsandboxd.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17sandboxd/v1/admin.proto"b\n\x1aToolServiceRegisterRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0e\n\x06remove\x18\x03 \x03(\t",\n\x1bToolServiceRegisterResponse\x12\r\n\x05names\x18\x01 \x03(\t"{\n\x18ToolServiceSearchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x13\n\x0bmax_results\x18\x03 \x01(\r\x12\'\n\x06\x66ormat\x18\x04 \x01(\x0e\x32\x17.sandboxd.v1.ToolFormat"K\n\x19ToolServiceSearchResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0c\n\x04json\x18\x02 \x01(\t"~\n\x18ToolServiceReportRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x08\x12)\n\x08response\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct"*\n\x19ToolServiceReportResponse\x12\r\n\x05notes\x18\x01 \x03(\t2\x9e\x02\n\x0bToolService\x12]\n\x08Register\x12\'.sandboxd.v1.ToolServiceRegisterRequest\x1a(.sandboxd.v1.ToolServiceRegisterResponse\x12W\n\x06Search\x12%.sandboxd.v1.ToolServiceSearchRequest\x1a&.sandboxd.v1.ToolServiceSearchResponse\x12W\n\x06Report\x12%.sandboxd.v1.ToolServiceReportRequest\x1a&.sandboxd.v1.ToolServiceReportResponseb\x06proto3'
-)
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16sandboxd/v1/tool.proto\x12\x0bsandboxd.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x17sandboxd/v1/admin.proto\"b\n\x1aToolServiceRegisterRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12 \n\x05tools\x18\x02 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0e\n\x06remove\x18\x03 \x03(\t\",\n\x1bToolServiceRegisterResponse\x12\r\n\x05names\x18\x01 \x03(\t\"{\n\x18ToolServiceSearchRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05query\x18\x02 \x01(\t\x12\x13\n\x0bmax_results\x18\x03 \x01(\r\x12\'\n\x06\x66ormat\x18\x04 \x01(\x0e\x32\x17.sandboxd.v1.ToolFormat\"K\n\x19ToolServiceSearchResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0c\n\x04json\x18\x02 \x01(\t\"~\n\x18ToolServiceReportRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65\x63ision_id\x18\x02 \x01(\t\x12\x0e\n\x06\x66\x61iled\x18\x03 \x01(\x08\x12)\n\x08response\x18\x04 \x01(\x0b\x32\x17.google.protobuf.Struct\"*\n\x19ToolServiceReportResponse\x12\r\n\x05notes\x18\x01 \x03(\t2\x9e\x02\n\x0bToolService\x12]\n\x08Register\x12\'.sandboxd.v1.ToolServiceRegisterRequest\x1a(.sandboxd.v1.ToolServiceRegisterResponse\x12W\n\x06Search\x12%.sandboxd.v1.ToolServiceSearchRequest\x1a&.sandboxd.v1.ToolServiceSearchResponse\x12W\n\x06Report\x12%.sandboxd.v1.ToolServiceReportRequest\x1a&.sandboxd.v1.ToolServiceReportResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
-_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, "sandboxd.v1.tool_pb2", _globals)
+_builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'sandboxd.v1.tool_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-    DESCRIPTOR._loaded_options = None
-    _globals["_TOOLSERVICEREGISTERREQUEST"]._serialized_start = 94
-    _globals["_TOOLSERVICEREGISTERREQUEST"]._serialized_end = 192
-    _globals["_TOOLSERVICEREGISTERRESPONSE"]._serialized_start = 194
-    _globals["_TOOLSERVICEREGISTERRESPONSE"]._serialized_end = 238
-    _globals["_TOOLSERVICESEARCHREQUEST"]._serialized_start = 240
-    _globals["_TOOLSERVICESEARCHREQUEST"]._serialized_end = 363
-    _globals["_TOOLSERVICESEARCHRESPONSE"]._serialized_start = 365
-    _globals["_TOOLSERVICESEARCHRESPONSE"]._serialized_end = 440
-    _globals["_TOOLSERVICEREPORTREQUEST"]._serialized_start = 442
-    _globals["_TOOLSERVICEREPORTREQUEST"]._serialized_end = 568
-    _globals["_TOOLSERVICEREPORTRESPONSE"]._serialized_start = 570
-    _globals["_TOOLSERVICEREPORTRESPONSE"]._serialized_end = 612
-    _globals["_TOOLSERVICE"]._serialized_start = 615
-    _globals["_TOOLSERVICE"]._serialized_end = 901
+  DESCRIPTOR._loaded_options = None
+  _globals['_TOOLSERVICEREGISTERREQUEST']._serialized_start=94
+  _globals['_TOOLSERVICEREGISTERREQUEST']._serialized_end=192
+  _globals['_TOOLSERVICEREGISTERRESPONSE']._serialized_start=194
+  _globals['_TOOLSERVICEREGISTERRESPONSE']._serialized_end=238
+  _globals['_TOOLSERVICESEARCHREQUEST']._serialized_start=240
+  _globals['_TOOLSERVICESEARCHREQUEST']._serialized_end=363
+  _globals['_TOOLSERVICESEARCHRESPONSE']._serialized_start=365
+  _globals['_TOOLSERVICESEARCHRESPONSE']._serialized_end=440
+  _globals['_TOOLSERVICEREPORTREQUEST']._serialized_start=442
+  _globals['_TOOLSERVICEREPORTREQUEST']._serialized_end=568
+  _globals['_TOOLSERVICEREPORTRESPONSE']._serialized_start=570
+  _globals['_TOOLSERVICEREPORTRESPONSE']._serialized_end=612
+  _globals['_TOOLSERVICE']._serialized_start=615
+  _globals['_TOOLSERVICE']._serialized_end=901
 # @@protoc_insertion_point(module_scope)

@@ -42,9 +42,7 @@ class ToolServiceRegisterRequest(google.protobuf.message.Message):
         tools: collections.abc.Iterable[sandboxd.v1.admin_pb2.Tool] | None = ...,
         remove: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(
-        self, field_name: typing.Literal["remove", b"remove", "session_id", b"session_id", "tools", b"tools"]
-    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["remove", b"remove", "session_id", b"session_id", "tools", b"tools"]) -> None: ...
 
 Global___ToolServiceRegisterRequest: typing_extensions.TypeAlias = ToolServiceRegisterRequest
 
@@ -89,12 +87,7 @@ class ToolServiceSearchRequest(google.protobuf.message.Message):
         max_results: builtins.int = ...,
         format: sandboxd.v1.admin_pb2.ToolFormat.ValueType = ...,
     ) -> None: ...
-    def ClearField(
-        self,
-        field_name: typing.Literal[
-            "format", b"format", "max_results", b"max_results", "query", b"query", "session_id", b"session_id"
-        ],
-    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "max_results", b"max_results", "query", b"query", "session_id", b"session_id"]) -> None: ...
 
 Global___ToolServiceSearchRequest: typing_extensions.TypeAlias = ToolServiceSearchRequest
 
@@ -144,12 +137,7 @@ class ToolServiceReportRequest(google.protobuf.message.Message):
         response: google.protobuf.struct_pb2.Struct | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["response", b"response"]) -> builtins.bool: ...
-    def ClearField(
-        self,
-        field_name: typing.Literal[
-            "decision_id", b"decision_id", "failed", b"failed", "response", b"response", "session_id", b"session_id"
-        ],
-    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["decision_id", b"decision_id", "failed", b"failed", "response", b"response", "session_id", b"session_id"]) -> None: ...
 
 Global___ToolServiceReportRequest: typing_extensions.TypeAlias = ToolServiceReportRequest
 

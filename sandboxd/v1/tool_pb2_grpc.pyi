@@ -19,13 +19,14 @@ else:
 _T = typing.TypeVar("_T")
 
 class _MaybeAsyncIterator(collections.abc.AsyncIterator[_T], collections.abc.Iterator[_T], metaclass=abc.ABCMeta): ...
+
 class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type: ignore[misc, type-arg]
     ...
 
 GRPC_GENERATED_VERSION: str
 GRPC_VERSION: str
 _ToolServiceRegisterType = typing_extensions.TypeVar(
-    "_ToolServiceRegisterType",
+    '_ToolServiceRegisterType',
     grpc.UnaryUnaryMultiCallable[
         sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
         sandboxd.v1.tool_pb2.ToolServiceRegisterResponse,
@@ -41,7 +42,7 @@ _ToolServiceRegisterType = typing_extensions.TypeVar(
 )
 
 _ToolServiceSearchType = typing_extensions.TypeVar(
-    "_ToolServiceSearchType",
+    '_ToolServiceSearchType',
     grpc.UnaryUnaryMultiCallable[
         sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
         sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
@@ -57,7 +58,7 @@ _ToolServiceSearchType = typing_extensions.TypeVar(
 )
 
 _ToolServiceReportType = typing_extensions.TypeVar(
-    "_ToolServiceReportType",
+    '_ToolServiceReportType',
     grpc.UnaryUnaryMultiCallable[
         sandboxd.v1.tool_pb2.ToolServiceReportRequest,
         sandboxd.v1.tool_pb2.ToolServiceReportResponse,
@@ -81,41 +82,36 @@ class ToolServiceStub(typing.Generic[_ToolServiceRegisterType, _ToolServiceSearc
     """
 
     @typing.overload
-    def __init__(
-        self: ToolServiceStub[
-            grpc.UnaryUnaryMultiCallable[
-                sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
-                sandboxd.v1.tool_pb2.ToolServiceRegisterResponse,
-            ],
-            grpc.UnaryUnaryMultiCallable[
-                sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
-                sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
-            ],
-            grpc.UnaryUnaryMultiCallable[
-                sandboxd.v1.tool_pb2.ToolServiceReportRequest,
-                sandboxd.v1.tool_pb2.ToolServiceReportResponse,
-            ],
+    def __init__(self: ToolServiceStub[
+        grpc.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
+            sandboxd.v1.tool_pb2.ToolServiceRegisterResponse,
         ],
-        channel: grpc.Channel,
-    ) -> None: ...
+        grpc.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
+            sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
+        ],
+        grpc.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+            sandboxd.v1.tool_pb2.ToolServiceReportResponse,
+        ],
+    ], channel: grpc.Channel) -> None: ...
+
     @typing.overload
-    def __init__(
-        self: ToolServiceStub[
-            grpc.aio.UnaryUnaryMultiCallable[
-                sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
-                sandboxd.v1.tool_pb2.ToolServiceRegisterResponse,
-            ],
-            grpc.aio.UnaryUnaryMultiCallable[
-                sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
-                sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
-            ],
-            grpc.aio.UnaryUnaryMultiCallable[
-                sandboxd.v1.tool_pb2.ToolServiceReportRequest,
-                sandboxd.v1.tool_pb2.ToolServiceReportResponse,
-            ],
+    def __init__(self: ToolServiceStub[
+        grpc.aio.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
+            sandboxd.v1.tool_pb2.ToolServiceRegisterResponse,
         ],
-        channel: grpc.aio.Channel,
-    ) -> None: ...
+        grpc.aio.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
+            sandboxd.v1.tool_pb2.ToolServiceSearchResponse,
+        ],
+        grpc.aio.UnaryUnaryMultiCallable[
+            sandboxd.v1.tool_pb2.ToolServiceReportRequest,
+            sandboxd.v1.tool_pb2.ToolServiceReportResponse,
+        ],
+    ], channel: grpc.aio.Channel) -> None: ...
 
     Register: _ToolServiceRegisterType
     """Declares tools, and takes back others. Idempotent; all or nothing: a tool takes the place of the declared one of the
@@ -162,10 +158,7 @@ class ToolServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: sandboxd.v1.tool_pb2.ToolServiceRegisterRequest,
         context: _ServicerContext,
-    ) -> typing.Union[
-        sandboxd.v1.tool_pb2.ToolServiceRegisterResponse,
-        collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceRegisterResponse],
-    ]:
+    ) -> typing.Union[sandboxd.v1.tool_pb2.ToolServiceRegisterResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceRegisterResponse]]:
         """Declares tools, and takes back others. Idempotent; all or nothing: a tool takes the place of the declared one of the
         same name. What is not declared is the strictest: the tool may change anything, runs alone, and only a human may agree
         to an ASK about it. On success CheckToolUse judges the tools as declared, until the session ends.
@@ -178,9 +171,7 @@ class ToolServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: sandboxd.v1.tool_pb2.ToolServiceSearchRequest,
         context: _ServicerContext,
-    ) -> typing.Union[
-        sandboxd.v1.tool_pb2.ToolServiceSearchResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceSearchResponse]
-    ]:
+    ) -> typing.Union[sandboxd.v1.tool_pb2.ToolServiceSearchResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceSearchResponse]]:
         """Finds deferred tools, best first. A wholly denied one is not found. Read-only and idempotent."""
 
     @abc.abstractmethod
@@ -188,14 +179,10 @@ class ToolServiceServicer(metaclass=abc.ABCMeta):
         self,
         request: sandboxd.v1.tool_pb2.ToolServiceReportRequest,
         context: _ServicerContext,
-    ) -> typing.Union[
-        sandboxd.v1.tool_pb2.ToolServiceReportResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceReportResponse]
-    ]:
+    ) -> typing.Union[sandboxd.v1.tool_pb2.ToolServiceReportResponse, collections.abc.Awaitable[sandboxd.v1.tool_pb2.ToolServiceReportResponse]]:
         """Tells how the use of a tool ended that CheckToolUse did not deny, and runs its PostToolUse hooks, or PostToolUseFailure
         ones, with the input that was judged. They change nothing that was done. Answers when they have ended. Once for a use.
         Errors: NOT_FOUND (no such use, or reported before; of each session the last 100 that hooks wait for are known).
         """
 
-def add_ToolServiceServicer_to_server(
-    servicer: ToolServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]
-) -> None: ...
+def add_ToolServiceServicer_to_server(servicer: ToolServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
