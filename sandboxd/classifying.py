@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Callable
 
 from sandboxd.config import ClassifierSettings, OnOutage, Speculate
 from sandboxd.consult.classifier import Classifier, Purpose, Question
@@ -29,8 +28,6 @@ from sandboxd.policy.modes import MODES
 from sandboxd.policy.risk import risk
 from sandboxd.session import SessionState
 
-T = TypeVar("T")
-
 
 def ground(judged: Judged, tightening: str) -> str:
     """The digest of what an answer rests on. Reads the files that the command executes; blocking."""
@@ -43,29 +40,32 @@ def ground(judged: Judged, tightening: str) -> str:
 class Ahead:
     """A judgement made at once, and the question that follows from it, which may turn out not to be needed."""
 
-    def __init__(
-        self,
-        question: Judging | None = None,
-        judging: asyncio.Task[Judged] | None = None,
-        asking: asyncio.Task[None] | None = None,
-        hooks: bool = False,
-    ) -> None:
-        self._question = question
-        self._judging = judging
-        self._asking = asking
+    def __init__(self, question: Judging | None = None, hooks: bool = False) -> None:
+        self.question = question
+        self.task: asyncio.Task[None] | None = None
         self._hooks = hooks  # they take their time, after which things are looked at again
+        self._found: asyncio.Future[tuple[Judged, str]] = asyncio.get_running_loop().create_future()
 
-    async def judged(self, question: Judging) -> Judged | None:
-        """The judgement, if it is the one on `question` and still fresh."""
-        if self._asking is None or self._judging is None or self._hooks or question != self._question:
+    async def judged(self, question: Judging) -> tuple[Judged, str] | None:
+        """The judgement on `question`, if it is still fresh, and where it left the question open the digest of its ground."""
+        if self.task is None or self._hooks or question != self.question:
             return None
-        return await asyncio.shield(self._judging)
+        return await self._found
+
+    def tell(self, judged: Judged, grounds: str) -> None:
+        if not self._found.done():
+            self._found.set_result((judged, grounds))
+
+    def fail(self, error: BaseException) -> None:
+        if not self._found.done():
+            self._found.set_exception(error)
+            self._found.exception()  # whoever waits gets it; where nobody does, it is judged again
 
     def end(self) -> None:
         """The answer is not needed (any more). Idempotent; afterwards nothing of it is in flight."""
-        if self._asking is not None:
-            self._asking.cancel()
-            self._asking = None
+        if self.task is not None:
+            self.task.cancel()
+            self.task = None
 
 
 class Classifying:
@@ -73,7 +73,7 @@ class Classifying:
 
     def __init__(self, settings: ClassifierSettings) -> None:
         self.classifier = Classifier(settings)
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def settings(self) -> ClassifierSettings:
@@ -133,6 +133,14 @@ class Classifying:
         settings = self.settings
         return settings.command[0].rsplit("/", 1)[-1] if settings.command and not settings.model else settings.model
 
+    def _goes_out(self, judged: Judged) -> bool:
+        """Whether a question is sent before it is known to be needed."""
+        if self.decides(judged) or self.advises(judged):
+            return True
+        decision = judged.decision
+        always = self.settings.speculate is Speculate.ALWAYS
+        return always and decision.behavior is Behavior.ALLOW and not decision.protected
+
     # -- ahead of the need ---------------------------------------------------------------------------------------------
 
     def ahead(self, session: SessionState, ask: Callable[[], Judging], tool: str) -> Ahead:
@@ -150,21 +158,26 @@ class Classifying:
         hooks = [hook for hook in session.hooks if hook.event is HookEvent.PRE_TOOL_USE and hook.matches(tool)]
         if any(hook.before_send for hook in hooks):
             return Ahead()
-        judging = self._task(asyncio.to_thread(judge, question))
-        return Ahead(question, judging, self._task(self._ahead(session, judging)), bool(hooks))
-
-    def _task(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.create_task(work)
+        ahead = Ahead(question, bool(hooks))
+        task = ahead.task = asyncio.create_task(self._ahead(session, question, ahead))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-        return task
+        return ahead
 
-    async def _ahead(self, session: SessionState, judging: asyncio.Task[Judged]) -> None:
-        judged = await asyncio.shield(judging)
-        always = self.settings.speculate is Speculate.ALWAYS and judged.decision.behavior is Behavior.ALLOW
-        if not (self.decides(judged) or self.advises(judged) or (always and not judged.decision.protected)):
+    async def _ahead(self, session: SessionState, judging: Judging, ahead: Ahead) -> None:
+        def look() -> tuple[Judged, str]:
+            judged = judge(judging)
+            return judged, ground(judged, session.tightening) if self._goes_out(judged) else ""
+
+        try:
+            judged, grounds = await asyncio.to_thread(look)
+        except Exception as error:
+            ahead.fail(error)
             return
-        question = self.question(session, judged, await asyncio.to_thread(ground, judged, session.tightening))
+        ahead.tell(judged, grounds)  # whoever waits for it goes on when this task waits: then the question is out
+        if not grounds:
+            return
+        question = self.question(session, judged, grounds)
         try:
             await self.classifier.ask(question, Purpose.EARLY)
             await asyncio.Event().wait()  # until it is known whether that was needed

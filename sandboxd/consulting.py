@@ -45,19 +45,20 @@ class Consulting:
 
     # -- the race for an answer ---------------------------------------------------------------------------------------
 
-    async def ask(self, job: Job, judged: Judged) -> Judged | None:
+    async def ask(self, job: Job, judged: Judged, grounds: str = "") -> Judged | None:
         """Put an ASK before a human, the PermissionRequest hooks and in auto mode the classifier at once; the first who
         may answer does.
 
-        With `bubble` the human is the parent session's. None when it is no longer the same question: a hook rewrote the
-        command, or the mode changed so that it would not be asked, or not so: judge again.
+        With `bubble` the human is the parent session's. `grounds`: of `judged`, where they are known. None when it is no
+        longer the same question: a hook rewrote the command, or the mode changed so that it would not be asked, or not so:
+        judge again.
         """
         session = job.session
         asker = session.asker
         needs = judged.outcome
         assert isinstance(needs, Needs)
         mode = judged.inputs.mode
-        job.ground = await asyncio.to_thread(ground, judged, session.tightening)
+        job.ground = grounds or await asyncio.to_thread(ground, judged, session.tightening)
         pending = None
         danger = risk(judged.analysis, judged.inputs.scope)
         decides = self.classifying.decides(judged)

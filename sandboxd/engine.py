@@ -316,10 +316,10 @@ class Engine:
         for _ in range(_REJUDGE):
             question = self._question(job.request, session)
             early = await ahead.judged(question)
-            judged = early if early is not None else await asyncio.to_thread(judge, question, job.opinions)
+            judged, grounds = early or (await asyncio.to_thread(judge, question, job.opinions), "")
             job.stages.judged(judged)
             if isinstance(judged.outcome, Needs):
-                answered = await self.consulting.ask(job, judged)
+                answered = await self.consulting.ask(job, judged, grounds)
                 if answered is None:
                     continue  # it is another question now
                 judged = answered
