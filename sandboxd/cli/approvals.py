@@ -17,7 +17,7 @@ from sandboxd.errors import NotFound, RequestError
 def configure(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
 
-    show_all = actions.add_parser("list", help="the questions that wait, oldest first")
+    show_all = actions.add_parser("list", help="the questions that wait, the riskiest first")
     show_all.set_defaults(run=handler(_list, needs_daemon=True))
 
     watch = actions.add_parser("watch", help="the questions that wait, then each as it comes and as it is settled")
@@ -99,6 +99,7 @@ def _print(item: Approval) -> None:
         f"  in {terminal.shown(item.cwd)}",
         "    " + escape_for_prompt(item.text),
         f"  step {text.step(item.decision)}: {terminal.shown(item.decision.message, 400)}",
+        *((f"  risk {item.risk} of 100: {terminal.shown(', '.join(item.risk_reasons), 400)}",) if item.risk else ()),
         *text.reasons(item.decision),
         *(f"  could always be allowed by `{terminal.shown(rule)}`" for rule in item.decision.suggestions),
     ]

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from sandboxd.cli import interactive, prompt, terminal
 from sandboxd.client import AsyncExecution, Run
 from sandboxd.errors import RequestError
-from sandboxd.model import Decided, Decision, Exited, Gap, Output, Progress, Queued, Started, Stream
+from sandboxd.model import Advice, Decided, Decision, Exited, Gap, Output, Progress, Queued, Started, Stream
 
 CHUNK = 1 << 16  # bytes of standard input at a time
 
@@ -78,6 +78,8 @@ async def follow(
                 await outlets[event.stream].write(event.data)
             case Gap():
                 dropped += event.length
+            case Advice():
+                prompt.advise(event.text)
             case Queued() if event.reason:
                 print(f"sandboxd: waiting: {event.reason}", file=sys.stderr)
             case Decided():

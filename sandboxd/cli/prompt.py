@@ -56,6 +56,12 @@ async def ask(question: Ask) -> Answer:
         print(f"  please answer y, n{' or a' if rule else ''}", file=sys.stderr)
 
 
+def advise(said: str) -> None:
+    """Show what the classifier thinks beside the question that is open. It answers nothing."""
+    again = "  > " if available() else ""
+    print(f"\n  advice, which decides nothing: {terminal.shown(said, 800)}\n{again}", end="", file=sys.stderr, flush=True)
+
+
 async def _read_line(fd: int) -> str | None:
     """One line from a terminal without blocking the loop, which may carry the daemon too; None at its end."""
     data = b""

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import argparse
 
-from sandboxd.cli import terminal, text
+from sandboxd.cli import figures, terminal, text
 from sandboxd.cli.connect import handler
 from sandboxd.client import AsyncClient, SessionInfo
 
@@ -121,6 +121,7 @@ def _print(info: SessionInfo) -> None:
         ("profile", info.profile or "the configured one"),
         ("humans", "headless: ASK becomes DENY" if info.headless else "may be asked"),
         ("denials", f"{info.denials[0]} in a row, {info.denials[1]} in all" + (": a human is asked" if info.asks_human else "")),
+        *((("classifier", figures.usage(info.classifier_usage)),) if info.classifier_usage.requests else ()),
         ("since", text.moment(info.created)),
         *(("allow", terminal.shown(rule)) for rule in info.allow),
         *(("ask", terminal.shown(rule)) for rule in info.ask),

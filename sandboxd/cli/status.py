@@ -6,7 +6,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from sandboxd.cli import terminal, text
+from sandboxd.cli import figures, metrics, terminal, text
 from sandboxd.cli.connect import handler
 from sandboxd.client import AsyncClient
 
@@ -14,11 +14,15 @@ from sandboxd.client import AsyncClient
 def configure(parser: argparse.ArgumentParser) -> None:
     parser.epilog = "Exit status: 0 serving, 1 starting, degraded or draining, 125 no daemon listens."
     text.add_output_option(parser)
+    parser.add_argument("--metrics", action="store_true", help="print the figures in Prometheus's text format")
     parser.set_defaults(run=handler(_status, needs_daemon=True))
 
 
 async def _status(client: AsyncClient, options: argparse.Namespace) -> int:
     status = await client.status()
+    if options.metrics:
+        sys.stdout.write(metrics.exposition(status))
+        return 0 if status.state == "serving" else 1
     if options.output == "json":
         terminal.print_json(status)
         return 0 if status.state == "serving" else 1
@@ -33,6 +37,7 @@ async def _status(client: AsyncClient, options: argparse.Namespace) -> int:
         ("sessions", str(status.sessions)),
         ("commands", f"{status.running} running, {status.waiting} waiting"),
         ("approvals", f"{status.approvals} waiting for a human"),
+        *figures.classifier(status.classifier),
         ("sockets", status.runtime),
         ("record", status.state_directory),
         *(("error", terminal.shown(error, 1000)) for error in status.errors),

@@ -237,7 +237,7 @@ class AsyncClient:
         return tuple(values.execution_info(item) for item in answer.executions)
 
     async def approvals(self) -> tuple[values.Approval, ...]:
-        """The questions that wait for a human, oldest first."""
+        """The questions that wait for a human, the riskiest first and of equal ones the oldest."""
         answer = await self._call(self._approvals.List, approval_pb2.ApprovalServiceListRequest())
         return tuple(values.approval(item) for item in answer.approvals)
 
