@@ -85,8 +85,33 @@ DENIED: Mapping[str, tuple[int | None, int | None]] = {
     "vhangup": (153, 58),
 }
 TRACING = frozenset(("ptrace", "process_vm_readv", "process_vm_writev"))
+# What changes mode, owner, times and attributes of a file, for boxes where nothing else forbids it (fs/open.c, fs/xattr.c).
+METADATA: Mapping[str, tuple[int | None, int | None]] = {
+    "chmod": (90, None),
+    "chown": (92, None),
+    "fchmod": (91, 52),
+    "fchmodat": (268, 53),
+    "fchmodat2": (452, 452),
+    "fchown": (93, 55),
+    "fchownat": (260, 54),
+    "file_setattr": (469, 469),
+    "fremovexattr": (199, 16),
+    "fsetxattr": (190, 7),
+    "futimesat": (261, None),
+    "lchown": (94, None),
+    "lremovexattr": (198, 15),
+    "lsetxattr": (189, 6),
+    "removexattr": (197, 14),
+    "removexattrat": (466, 466),
+    "setxattr": (188, 5),
+    "setxattrat": (463, 463),
+    "utime": (132, None),
+    "utimensat": (280, 88),
+    "utimes": (235, None),
+}
 # Allowed by default; a profile may name them in `[seccomp] extra_deny`, beside those above.
 OPTIONAL: Mapping[str, tuple[int | None, int | None]] = {
+    **METADATA,
     "execveat": (322, 281),
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),

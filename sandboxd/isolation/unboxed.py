@@ -4,9 +4,11 @@
 Both start the same `child`, which stays outside and ends everything that descends from it. `landlock` puts the command
 under a Landlock ruleset, the system call filter and rlimits. That leaves open, and its enforcement says so:
 - what is protected inside a tree that may be written is not guarded (rules can only add rights below a directory);
-- mode, times and attributes of files can be changed wherever the user may (Landlock does not see those calls);
+- mode, times and attributes of files can be changed wherever the user may (Landlock does not see those calls), but by a
+  command that was judged read-only, for which the filter refuses them, but those that are set by ioctl;
 - the processes, /proc and the System V objects of the host are seen; a background process can be ended, not hidden;
-- without a network even loopback is closed, since the host's is the only one.
+- a profile that allows Unix sockets allows all of them: neither mechanism sees which is connected to;
+- without a network even loopback is closed, since the host's is the only one, and there is no terminal.
 
 Secrets are hidden by allowing what lies beside them: their names are seen, their content is not.
 """
@@ -20,7 +22,7 @@ import tempfile
 from collections.abc import Iterable
 
 from sandboxd.errors import IsolationError
-from sandboxd.isolation import cgroups, interpreter, landlock
+from sandboxd.isolation import cgroups, interpreter, landlock, seccomp
 from sandboxd.isolation.box import (
     Box,
     child_config,
@@ -50,11 +52,16 @@ from sandboxd.paths import is_within, parents
 FIX = "use Linux 6.2 or later with `landlock` among the LSMs of the boot option `lsm=`"
 _HIDES = (MountKind.HIDE_DIR, MountKind.HIDE_FILE)
 _SYSTEM = ("/proc", "/dev", "/run", "/tmp", "/dev/shm")  # noqa: S108  a box of this kind has the host's
-_GAPS = (
-    "protected paths inside a writable tree",
-    "mode, times and attributes of files",
-    "a /tmp, /proc and /dev of its own",
+_OWN = "a /tmp, /proc and /dev of its own"
+_GAPS = ("protected paths inside a writable tree", "mode, times and attributes of files", _OWN)
+_GAPS_OF_READS = ("attributes that are set by ioctl (chattr)", _OWN)
+_NO_NAMESPACES = (
+    "user namespaces are refused here",
+    "processes and System V objects of the host are seen",
+    "a terminal (a command that needs one is refused)",
 )
+_SHARED = "the profile shares the host's network"
+_SOCKETS = "Unix sockets that the profile does not name"
 
 
 class Unboxed:
@@ -80,17 +87,13 @@ class Unboxed:
             return Enforcement(self.name, (*states[:-1], limits_state(plan, per_box=False)))
         version = landlock.abi()
         lacking = landlock.missing(version)
-        shared = plan.network is NetworkMode.HOST
+        open_ways = (_SHARED,) * (plan.network is NetworkMode.HOST) + (_SOCKETS,) * plan.allow_unix_sockets
         return Enforcement(
             backend=self.name,
             layers=(
-                LayerState(Layer.FILESYSTEM, Strength.PARTIAL, _GAPS),
-                LayerState(Layer.NAMESPACES, Strength.NONE, ("user namespaces are refused here",)),
-                LayerState(
-                    Layer.NETWORK,
-                    Strength.PARTIAL if shared else Strength.FULL,
-                    ("the profile shares the host's network",) if shared else (),
-                ),
+                LayerState(Layer.FILESYSTEM, Strength.PARTIAL, _GAPS_OF_READS if plan.promise else _GAPS),
+                LayerState(Layer.NAMESPACES, Strength.NONE, _NO_NAMESPACES),
+                LayerState(Layer.NETWORK, Strength.PARTIAL if open_ways else Strength.FULL, open_ways),
                 LayerState(Layer.SYSCALLS, Strength.FULL),
                 LayerState(Layer.LANDLOCK, Strength.PARTIAL if lacking else Strength.FULL, lacking),
                 LayerState(Layer.PRIVILEGES, Strength.FULL),
@@ -116,7 +119,9 @@ class Unboxed:
                 config = child_config(plan, self._rules(plan), stdio, (status[1], control[0]), groups.fds)
                 config["contained"] = False
                 if self._confines:
-                    config["seccomp"] = system_call_filter(plan, inet=plan.network is NetworkMode.HOST)
+                    kept = (*plan.deny_syscalls, *(seccomp.METADATA if plan.promise else ()))
+                    filtered = dataclasses.replace(plan, deny_syscalls=kept)
+                    config["seccomp"] = system_call_filter(filtered, inet=plan.network is NetworkMode.HOST)
                 boot = fds.data(interpreter.payload(python, config))
                 inherited = (stdio.stdin, stdio.stdout, stdio.stderr, stdio.cwd_report, status[1], control[0], boot)
                 argv = [*set_user(plan, self._confines), python, *interpreter.FLAGS, "-c", interpreter.BOOT, str(boot)]

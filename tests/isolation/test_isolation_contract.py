@@ -7,10 +7,12 @@ bwrap alone belongs to the other modules.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -18,7 +20,9 @@ import pytest
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import backends, interpreter
-from sandboxd.model import Probe, Profile, Require
+from sandboxd.isolation.plan import plan
+from sandboxd.model import Probe, Profile, Require, Stdio
+from tests.isolation import _drive
 from tests.isolation.conftest import HERE, Result, Runner
 from tests.isolation.test_isolation_life import alive
 
@@ -172,6 +176,114 @@ def test_privileges_are_gone(who: Runner, ws: Path, confining: str) -> None:
     assert lines[0].split()[2:] == ["1", "2"]
     assert lines[1:] in (["Errno 30"], ["Errno 13"])
     assert confining != "bwrap" or lines[0].split()[1] == none
+
+
+def test_a_read_only_command_changes_no_metadata(who: Runner, ws: Path, confining: str) -> None:
+    """Neither mode nor times nor attributes, of its workspace or of anything else, by whatever call."""
+    before = (ws / "file").stat()
+    text = (
+        "chmod 777 file; touch file; chmod +t .; python3 - <<'E'\nimport os\n"
+        "for f, w in ((os.chmod, ('file', 0o777)), (os.utime, ('file',)), (os.setxattr, ('file', 'user.x', b'1')),\n"
+        " (os.chown, ('file', os.getuid(), os.getgid())), (os.fchmod, (os.open('file', 0), 0o777))):\n"
+        "  try: f(*w); print('did', f.__name__)\n  except OSError: pass\nE\necho end"
+    )
+    result = run(who, ws, text, confining, promise=True, grants=[])
+    assert result.out == "end\n"
+    after = (ws / "file").stat()
+    assert (after.st_mode, after.st_mtime_ns, after.st_ctime_ns) == (before.st_mode, before.st_mtime_ns, before.st_ctime_ns)
+
+
+# python in a box -> the errno names that may come of it; nothing of it would harm the host if the box were missing
+WITHOUT_NAMESPACES = {
+    "os.open('/proc/sys/kernel/core_pattern', os.O_WRONLY)": "EROFS EACCES",
+    "os.open('/proc/{host}/environ', 0)": "EACCES ENOENT",
+    "os.open('/proc/{host}/mem', 0)": "EACCES ENOENT",
+    "os.open('/proc/{host}/fd/0', 0)": "EACCES ENOENT",
+    "os.kill({host}, 0)": "EPERM ESRCH",
+    "os.open('{fifo}', os.O_WRONLY | os.O_NONBLOCK)": "EACCES",
+    "os.open(f'/proc/self/fd/{{os.open(\"{file}\", 0)}}', os.O_WRONLY)": "EROFS EACCES",
+    "os.truncate('{file}', 0)": "EROFS EACCES",
+    "os.link('{file}', '{file}-link')": "EROFS EACCES EXDEV",
+    "os.rename('{file}', '{file}-moved')": "EROFS EACCES EXDEV",
+    "os.mknod('{file}-node', 0o20666, os.makedev(1, 3))": "EPERM EROFS EACCES",
+    "socket.socket(socket.AF_UNIX)": "EPERM",
+    "socket.socket(40, socket.SOCK_STREAM)": "EPERM",
+    "socket.socket(16, socket.SOCK_RAW, 9)": "EPERM",
+    "socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)": "EPERM",
+    "raw(321, 280, 0, 0, 0)": "EPERM",  # bpf
+    "raw(425, 425, 1, 0)": "EPERM",  # io_uring_setup
+    "raw(101, 117, 0, 0, 0, 0)": "EPERM",  # ptrace
+    "raw(250, 219, 0, -3, 0)": "EPERM",  # keyctl
+    "raw(323, 282, 0)": "EPERM",  # userfaultfd
+    "raw(298, 241, 0, 0, -1, -1, 0)": "EPERM",  # perf_event_open
+    "raw(272, 97, 0x10000000)": "EPERM",  # unshare
+    "raw(435, 435, 0, 0)": "ENOSYS",  # clone3
+    "fcntl.ioctl(pty.openpty()[0], 0x5412, b'x')": "EPERM",  # TIOCSTI
+    "os.write(7, b'x')": "EBADF",
+    "os.setuid(12345)": "EPERM EINVAL",
+}
+ASK = """
+import ctypes, errno, fcntl, os, pty, socket, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def raw(x86, arm, *words):
+    if libc.syscall(ctypes.c_long(x86 if os.uname().machine == "x86_64" else arm), *map(ctypes.c_long, words)) == -1:
+        raise OSError(ctypes.get_errno(), "")
+for line in sys.stdin.read().splitlines():
+    try: eval(line); print("done")
+    except OSError as error: print(errno.errorcode[error.errno])
+"""
+
+
+@pytest.mark.parametrize("promise", [True, False], ids=["promise", "writes"])
+def test_what_needs_no_namespace_holds_everywhere(who: Runner, ws: Path, confining: str, promise: bool) -> None:
+    """Calls, sockets, other processes, files outside: refused by Landlock and the filter alone too, as root and others."""
+    outside = who.make("contract-probes/file", "kept\n")
+    fifo = outside.parent / "fifo"
+    if not fifo.exists():
+        os.mkfifo(fifo)
+        os.chown(fifo, who.uid, -1)
+    script = who.make("contract-ask.py", ASK)
+    reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    owner = None if who.uid == os.geteuid() else who.uid
+    sleeper = subprocess.Popen(["sleep", "300"], user=owner)  # the same user's, so that nothing but the box is in the way
+    try:
+        lines = [each.format(host=sleeper.pid, fifo=fifo, file=outside) for each in WITHOUT_NAMESPACES]
+        text = f"{interpreter.find(who.uid)} -I {script} <<'E'\n" + "\n".join(lines) + "\nE"
+        result = run(who, ws, text, confining, promise=promise, grants=[] if promise else [("workspace_write", "")])
+    finally:
+        sleeper.kill()
+        sleeper.wait()
+        os.close(reader)
+    answers = result.out.split()
+    assert len(answers) == len(WITHOUT_NAMESPACES), result.err
+    pairs = zip(WITHOUT_NAMESPACES.items(), answers, strict=True)
+    wrong = [(ask, got) for (ask, wanted), got in pairs if got not in wanted.split()]
+    assert wrong == []
+    assert outside.read_text(encoding="utf-8") == "kept\n"
+
+
+def test_what_the_backend_without_namespaces_lacks_is_said(who: Runner, ws: Path) -> None:
+    """Each thing that it does not hold stands in words in its enforcement, and a terminal is refused, not run without."""
+    backend = next(each for each in backends.BACKENDS if each.name == "landlock")
+
+    def said(**more: object) -> dict[str, str]:
+        spec = {"text": "true", "workspace": str(ws), "home": str(who.home), "uid": who.uid, **more}
+        asked = _drive.request(spec)
+        launch = plan(asked, backends.host_facts(asked.session, asked))
+        return {state.layer.value: ", ".join(state.missing) for state in backend.enforcement(launch).layers}
+
+    writes, reads = said(), said(promise=True, grants=())
+    for words in ("protected paths inside a writable tree", "mode, times and attributes", "/tmp, /proc and /dev"):
+        assert words in writes["filesystem"]
+    assert "protected" not in reads["filesystem"]
+    assert "mode" not in reads["filesystem"]
+    for words in ("processes and System V objects of the host", "terminal"):
+        assert words in writes["namespaces"]
+    assert "Unix sockets that the profile does not name" in said(profile="build")["network"]
+    asked = _drive.request({"text": "true", "workspace": str(ws), "home": str(who.home), "uid": who.uid})
+    launch = dataclasses.replace(plan(asked, backends.host_facts(asked.session, asked)), tty=True)
+    with pytest.raises(IsolationError, match="terminal"):
+        backend.start(launch, Stdio(0, 1, 2))
 
 
 def test_enforcement_tells_the_gaps(who: Runner, ws: Path) -> None:
