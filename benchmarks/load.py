@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`python -m benchmarks.load WHAT`: load that would show a leak or a bound that does not hold. Exit status 1 when one does.
 
-    soak [N]        N commands one after the other (10,000): descriptors, processes, mounts, memory, files left
-    clients [N]     N clients at once (100), ten commands each
-    slow            readers that do not read while a command writes without end: memory of the daemon
+    soak [N]        N commands one after the other (10,000), some of which fail, are denied or are stored for their length:
+                    descriptors, processes, mounts, memory, and what is left on disk
+    clients [N]     N clients at once (100), each with a session and ten commands
+    slow [N]        N readers (20) that do not read while each command writes without end: memory of the daemon
     output [MB]     one command that writes so much (1,000 MB), read to the end
+    slice           a little of each, within half a minute: what the tests run
 
 Every load is bounded in count and in time (SECONDS), and runs against a daemon of its own.
 """
@@ -12,110 +14,164 @@ Every load is bounded in count and in time (SECONDS), and runs against a daemon 
 from __future__ import annotations
 
 import asyncio
-import os
+import contextlib
 import sys
 import time
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass
 
 from benchmarks.running import Daemon, daemon
-from sandboxd.client import AsyncClient
-from sandboxd.model import Output, Started
+from sandboxd.client import AsyncClient, AsyncSession
+from sandboxd.model import EndKind, Output, Started
 
 SECONDS = 1500.0
 MB = 1 << 20
 WARM = 1000  # commands before the first reading: caches and the record's pages are full then
+KEPT = 100  # executions that the soaked daemon remembers
+QUOTA = 1_000_000  # bytes of stored results that it may keep
+MEMORY = 20 * MB  # growth that is no leak
+PER_READER = 8 * MB  # what one reader that does not read may cost
+
+# Of every hundred commands of a soak one is each of these: (text, exit status).
+ODD = {
+    10: ("seq 20000", 0),  # too long for a model: stored
+    30: ("rm -rf /", 126),  # denied
+    50: ("cat no-such-file", 1),
+    70: ("cd ..; exit 3", 3),  # its directory is not believed
+    90: ("echo $$; kill -9 $$", 137),
+}
 
 
-async def soak(count: int = 10_000) -> bool:
-    with daemon("[run]\nkeep_finished = 100\n") as house:
-        async with AsyncClient(house.address, admin=True) as client, await client.session(house.workspace) as session:
-            done = 0
-            warm = min(WARM, count // 2)
+@dataclass(frozen=True)
+class Reading:
+    descriptors: int
+    processes: int
+    mounts: int
+    memory: int  # resident bytes
 
-            async def more(number: int) -> None:
-                nonlocal done
-                for _ in range(number):
-                    run = await session.run("echo hello")
-                    assert run.output == "hello\n", run
-                    done += 1
 
-            await more(warm)
+def reading(house: Daemon) -> Reading:
+    return Reading(house.descriptors(), house.children(), house.mounts(), house.memory())
+
+
+@contextlib.asynccontextmanager
+async def one_session(house: Daemon) -> AsyncIterator[AsyncSession]:
+    async with (
+        AsyncClient(house.address, admin=True) as client,
+        await client.session(house.workspace, mode="dontAsk", allow=["Bash(kill:*)"]) as session,
+    ):
+        yield session
+
+
+async def soak(count: int = 10_000, *, warm: int = WARM) -> bool:
+    warm = min(warm, count // 2)
+    with daemon(f"[run]\nkeep_finished = {KEPT}\nspill_quota = {QUOTA}\n") as house:
+        async with one_session(house) as session:
+
+            async def more(numbers: range) -> None:
+                for number in numbers:
+                    text, code = ODD.get(number % 100, (f"echo {number}", 0))
+                    run = await session.run(text)
+                    assert run.exit_code == code, (text, run.result)
+                    assert run.output == f"{number}\n" or number % 100 in ODD, (text, run.result)
+
+            await more(range(warm))
             before, started = reading(house), time.monotonic()
-            await more(count - warm)
-            after = reading(house)
-            rate = (count - warm) / (time.monotonic() - started)
-        left = sum(len(files) for folder in ("spool", "spill") for _, _, files in os.walk(house.state / folder))
-        names = ("descriptors", "processes", "mounts", "memory")
-        growth = dict(zip(names, (now - then for now, then in zip(after, before, strict=True)), strict=True))
-        print(f"soak: {done} commands, {rate:.0f}/s; growth {growth}; {left} files left in spool and spill")
-        return growth["memory"] <= 20 * MB and max(growth[name] for name in names[:3]) <= 0 and left == 0
+            await more(range(warm, count))
+            after, spent = reading(house), time.monotonic() - started
+            spools, stored = house.files("spool"), house.files("spill")
+        left = house.files("spool") | house.files("spill")
+        record = sum(house.files("").values())
+    growth = {name: getattr(after, name) - getattr(before, name) for name in Reading.__dataclass_fields__}
+    print(f"soak: {count} commands, {(count - warm) / spent:.0f}/s; growth after {warm}: {growth}")
+    print(f"      kept {len(spools)} spools, {sum(stored.values())} bytes stored; left {len(left)} files; record {record} bytes")
+    bounded = len(spools) <= KEPT + 1 and sum(stored.values()) <= QUOTA and not left
+    still = growth["descriptors"] <= 0 and growth["processes"] <= 0 and growth["mounts"] <= 0
+    return bounded and still and growth["memory"] <= MEMORY
 
 
-def reading(house: Daemon) -> tuple[int, int, int, int]:
-    mounts = Path("/proc/self/mountinfo").read_text().count("\n")
-    return house.descriptors(), house.children(), mounts, house.memory()
-
-
-async def clients(count: int = 100) -> bool:
+async def clients(count: int = 100, *, turns: int = 10) -> bool:
+    """All connect and open their sessions first; then all run at once."""
     with daemon() as house:
+        before = reading(house)
+        ready = asyncio.Barrier(count)
 
         async def one(number: int) -> None:
             async with AsyncClient(house.address, admin=True) as client, await client.session(house.workspace) as session:
-                for turn in range(10):
+                await ready.wait()
+                for turn in range(turns):
                     run = await session.run(f"echo {number} {turn}")
                     assert run.output == f"{number} {turn}\n", run
 
         started = time.monotonic()
-        await asyncio.gather(*(one(number) for number in range(count)))
-        print(f"clients: {count}, {count * 10 / (time.monotonic() - started):.0f} commands/s, {house.memory() // MB} MB")
-    return True
+        async with asyncio.TaskGroup() as group:
+            for number in range(count):
+                group.create_task(one(number))
+        spent = time.monotonic() - started
+        async with AsyncClient(house.address, admin=True) as client:
+            status = await client.status()
+        after = reading(house)
+    print(f"clients: {count}, {count * turns / spent:.0f} commands/s; {(after.memory - before.memory) / MB:.0f} MB more")
+    return (status.sessions, status.running, status.waiting) == (0, 0, 0) and after.processes <= before.processes
 
 
 async def slow(readers: int = 20) -> bool:
     with daemon() as house:
-        async with AsyncClient(house.address, admin=True) as client, await client.session(house.workspace) as session:
+        async with one_session(house) as session:
             await session.run("echo warm")
-            started = []
             before = house.memory()
-            for _ in range(readers):
-                execution = await session.start("yes 0123456789 | head -c 2000000000", timeout=20)
-                events = aiter(execution)
-                while not isinstance(await anext(events), Started):
-                    pass
-                started.append((execution, events))
-            written = -1
-            while written != (  # noqa: ASYNC110  nothing tells that every command stands still in its write
-                written := sum(file.stat().st_size for file in (house.state / "spool").glob("*.spool"))
-            ):
-                await asyncio.sleep(1)
-            growth = house.memory() - before
-            for execution, events in started:
-                await events.aclose()  # type: ignore[attr-defined]  # it is a generator
-                await execution.close()
-        print(f"slow: {readers} readers that do not read, {growth / MB:.1f} MB more in the daemon, {written / MB:.1f} MB spooled")
-        return growth <= readers * 8 * MB
+            async with contextlib.AsyncExitStack() as stack:
+                for _ in range(readers):
+                    execution = await stack.enter_async_context(
+                        await session.start("yes 0123456789 | head -c 2000000000", timeout=60)
+                    )
+                    events = await stack.enter_async_context(contextlib.aclosing(aiter(execution)))  # type: ignore[type-var]  # it is a generator
+                    while not isinstance(await anext(events), Started):
+                        pass
+                written = -1
+                while written != (  # noqa: ASYNC110  nothing tells that every command stands still in its write
+                    written := sum(house.files("spool").values())
+                ):
+                    await asyncio.sleep(1)
+                growth = house.memory() - before
+            ended = [item.result.end for item in await session.executions() if item.result is not None]
+    print(f"slow: {readers} readers that do not read, {growth / MB:.1f} MB more, {written / MB:.1f} MB spooled")
+    return growth <= readers * PER_READER and EndKind.TIMED_OUT not in ended
 
 
 async def output(megabytes: int = 1000) -> bool:
     with daemon("[run]\nmax_output = 2000000000\n") as house:
-        async with AsyncClient(house.address, admin=True) as client, await client.session(house.workspace) as session:
+        async with one_session(house) as session:
             await session.run("echo warm")
             before, started, seen = house.memory(), time.monotonic(), 0
             async with await session.start(f"yes 0123456789 | head -c {megabytes * 1_000_000}") as execution:
                 async for event in execution:
                     if isinstance(event, Output):
+                        assert event.offset == seen
                         seen += len(event.data)
             spent = time.monotonic() - started
             growth = house.memory() - before
-        print(f"output: {seen / 1e6:.0f} MB in {spent:.1f} s, {seen / 1e6 / spent:.0f} MB/s; {growth / MB:.1f} MB more")
-        return seen == megabytes * 1_000_000 and growth <= 20 * MB
+        left = len(house.files("spool")) + len(house.files("spill"))
+    rate = seen / 1e6 / spent
+    print(f"output: {seen / 1e6:.0f} MB in {spent:.1f} s, {rate:.0f} MB/s; {growth / MB:.1f} MB more; {left} files left")
+    return seen == megabytes * 1_000_000 and growth <= MEMORY and not left
 
 
-LOADS = {"soak": soak, "clients": clients, "slow": slow, "output": output}
+async def slice_() -> bool:
+    return all([await soak(200, warm=100), await clients(100, turns=1), await slow(3), await output(100)])
+
+
+LOADS: dict[str, Callable[..., Awaitable[bool]]] = {
+    "soak": soak,
+    "clients": clients,
+    "slow": slow,
+    "output": output,
+    "slice": slice_,
+}
 
 
 def main(words: list[str]) -> int:
-    if not words or words[0] not in LOADS:
+    if not words or words[0] not in LOADS or not all(word.isdecimal() for word in words[1:]):
         print(__doc__, file=sys.stderr)
         return 2
 

@@ -40,6 +40,21 @@ class Daemon:
     def descriptors(self) -> int:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
+    def mounts(self) -> int:
+        """That it sees."""
+        return Path(f"/proc/{self.pid}/mountinfo").read_text().count("\n")
+
+    def files(self, folder: str) -> dict[str, int]:
+        """The files below a folder of its state directory, and their bytes."""
+        found = {}
+        for file in (self.state / folder).rglob("*"):
+            try:
+                if file.is_file():
+                    found[str(file)] = file.stat().st_size
+            except OSError:  # gone meanwhile
+                continue
+        return found
+
     def children(self) -> int:
         """Processes below it."""
         parents: dict[int, int] = {}
