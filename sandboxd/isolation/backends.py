@@ -10,13 +10,14 @@ from __future__ import annotations
 from sandboxd.errors import IsolationError
 from sandboxd.isolation.bwrap import FIX_INSTALL, Bwrap
 from sandboxd.isolation.hostfacts import host_facts
+from sandboxd.isolation.native import Native
 from sandboxd.isolation.unboxed import Unboxed
 from sandboxd.model import Backend, Enforcement, Layer, NetworkMode, Probe, Profile, Require, Strength
 
 __all__ = ["BACKENDS", "choose", "host_facts", "probe_all", "shortfall"]
 
 # In order of strength. What a profile does not name in `fallback` is not used for it but the first.
-BACKENDS: tuple[Backend, ...] = (Bwrap(), Unboxed("landlock", confines=True), Unboxed("none", confines=False))
+BACKENDS: tuple[Backend, ...] = (Bwrap(), Native(), Unboxed("landlock", confines=True), Unboxed("none", confines=False))
 
 BARE = "none"
 # What no backend enforces on any machine, in words; docs/threat-model.md says more of each.

@@ -139,12 +139,10 @@ class Box:
         if self._clean_up is not None:
             self._clean_up()
         lines = said.splitlines()
-        ended = next((line.split() for line in lines if line.startswith("X ")), None)
+        ended = ended_status(lines)
         if ended is not None:
-            code, number, user, system, rss = (int(word) for word in ended[1:])
-            status = ExitStatus(None if number else code, number or None, user / 1e6, system / 1e6, rss * 1024)
-            return dataclasses.replace(status, oom_kills=killed, pids_refused=refused, left=_left(lines))
-        failed = next((line[2:] for line in lines if line.startswith("F ")), None)
+            return dataclasses.replace(ended, oom_kills=killed, pids_refused=refused)
+        failed = failure(lines)
         if "S" not in lines and not self._killed:
             raise IsolationError(f"the sandbox could not be built: {failed or complaint or 'bwrap ended without a word'}")
         return ExitStatus(
@@ -156,6 +154,20 @@ class Box:
             oom_kills=killed,
             pids_refused=refused,
         )
+
+
+def ended_status(lines: list[str]) -> ExitStatus | None:
+    """How the command ended, out of what `child` said; None when it has not said so."""
+    words = next((line.split() for line in lines if line.startswith("X ")), None)
+    if words is None:
+        return None
+    code, number, user, system, rss = (int(word) for word in words[1:])
+    return ExitStatus(None if number else code, number or None, user / 1e6, system / 1e6, rss * 1024, left=_left(lines))
+
+
+def failure(lines: list[str]) -> str:
+    """Why the set-up failed, out of what `child` said; "" when it has not said so."""
+    return next((line[2:] for line in lines if line.startswith("F ")), "")
 
 
 def _left(lines: list[str]) -> tuple[str, ...]:
@@ -170,7 +182,7 @@ def as_user(plan: LaunchPlan) -> list[str]:
     """The launcher that turns a root daemon into the box's user: Popen's `user=` would make it spawn by a real fork."""
     if plan.uid == os.geteuid() and plan.gid == os.getegid():
         return []
-    _check_user(plan)
+    check_user(plan)
     return [_setpriv(), f"--reuid={plan.uid}", f"--regid={plan.gid}", "--clear-groups", "--"]
 
 
@@ -182,7 +194,8 @@ def set_user(plan: LaunchPlan, confines: bool) -> list[str]:
     return [_setpriv(), *ids, "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs", "--"]
 
 
-def _check_user(plan: LaunchPlan) -> None:
+def check_user(plan: LaunchPlan) -> None:
+    """Raises IsolationError when this daemon cannot become the plan's user, who is another."""
     if os.geteuid() != 0:
         raise IsolationError(
             f"the workspace belongs to user {plan.uid}, and this daemon runs as {os.geteuid()}",
@@ -252,6 +265,35 @@ def rlimits(limits: Limits) -> tuple[tuple[int, int, int], ...]:
             most = value + grace if most == resource.RLIM_INFINITY else most
             out.append((which, min(value, most), min(value + grace, most)))
     return tuple(out)
+
+
+def namespaced(name: str, plan: LaunchPlan, landlock_abi: int) -> Enforcement:
+    """What a backend with all namespaces enforces for a plan."""
+    lacking = landlock.missing(landlock_abi)
+    confines = landlock_abi >= landlock.MIN_ABI
+    inside = Strength.PARTIAL if lacking and confines else Strength.NONE
+    shared = plan.network is NetworkMode.HOST
+    return Enforcement(
+        backend=name,
+        layers=(
+            LayerState(
+                Layer.FILESYSTEM,
+                Strength.FULL if confines else Strength.PARTIAL,
+                () if confines else ("writes into FIFOs and reopened descriptors",),
+            ),
+            LayerState(Layer.NAMESPACES, Strength.FULL),
+            LayerState(
+                Layer.NETWORK,
+                Strength.PARTIAL if shared else Strength.FULL,
+                ("the profile shares the host's network",) if shared else (),
+            ),
+            LayerState(Layer.SYSCALLS, Strength.FULL),
+            LayerState(Layer.LANDLOCK, inside if lacking else Strength.FULL, lacking),
+            LayerState(Layer.PRIVILEGES, Strength.FULL),
+            limits_state(plan),
+        ),
+        landlock_abi=landlock_abi,
+    )
 
 
 def limits_state(plan: LaunchPlan, *, per_box: bool = True) -> LayerState:

@@ -24,7 +24,7 @@ from sandboxd.isolation.box import (
     child_config,
     hand_over,
     launch,
-    limits_state,
+    namespaced,
     system_call_filter,
     trial,
     trial_plan,
@@ -34,14 +34,11 @@ from sandboxd.isolation.mountpoints import Lease
 from sandboxd.model import (
     Enforcement,
     LaunchPlan,
-    Layer,
-    LayerState,
     Mount,
     MountKind,
     NetworkMode,
     Probe,
     Stdio,
-    Strength,
 )
 from sandboxd.paths import is_within
 
@@ -92,31 +89,7 @@ class Bwrap:
 
     def enforcement(self, plan: LaunchPlan) -> Enforcement:
         """What is enforced for that plan; raises IsolationError when no trial run has worked."""
-        host = self._need_host()
-        lacking = landlock.missing(host.landlock_abi)
-        inside = Strength.PARTIAL if lacking and host.landlock_abi >= landlock.MIN_ABI else Strength.NONE
-        shared = plan.network is NetworkMode.HOST
-        return Enforcement(
-            backend=self.name,
-            layers=(
-                LayerState(
-                    Layer.FILESYSTEM,
-                    Strength.FULL if host.landlock_abi >= landlock.MIN_ABI else Strength.PARTIAL,
-                    () if host.landlock_abi >= landlock.MIN_ABI else ("writes into FIFOs and reopened descriptors",),
-                ),
-                LayerState(Layer.NAMESPACES, Strength.FULL),
-                LayerState(
-                    Layer.NETWORK,
-                    Strength.PARTIAL if shared else Strength.FULL,
-                    ("the profile shares the host's network",) if shared else (),
-                ),
-                LayerState(Layer.SYSCALLS, Strength.FULL),
-                LayerState(Layer.LANDLOCK, inside if lacking else Strength.FULL, lacking),
-                LayerState(Layer.PRIVILEGES, Strength.FULL),
-                limits_state(plan),
-            ),
-            landlock_abi=host.landlock_abi,
-        )
+        return namespaced(self.name, plan, self._need_host().landlock_abi)
 
     def _need_host(self) -> Host:
         if self._host is None:

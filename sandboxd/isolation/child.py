@@ -72,6 +72,11 @@ def close_others(keep: list) -> None:  # type: ignore[type-arg]  # of int; evalu
 
 def restrict(attr: bytes, rules: tuple) -> None:  # type: ignore[type-arg]  # of (path, rights of a directory, of a file)
     """Put this process, and so everything it starts, under a Landlock ruleset."""
+    apply_rules(make_rules(attr, rules))
+
+
+def make_rules(attr: bytes, rules: tuple) -> int:  # type: ignore[type-arg]  # of (path, rights of a directory, of a file)
+    """A Landlock ruleset for what these paths are now."""
     ruleset = call("syscall", SYS_LANDLOCK_CREATE, attr, len(attr), 0, step="landlock ruleset")
     for path, directory, file in rules:
         try:
@@ -82,6 +87,11 @@ def restrict(attr: bytes, rules: tuple) -> None:  # type: ignore[type-arg]  # of
         rule = rights.to_bytes(8, "little") + fd.to_bytes(4, "little")
         call("syscall", SYS_LANDLOCK_ADD, ruleset, RULE_PATH_BENEATH, rule, 0, step=f"landlock rule for {path}")
         posix.close(fd)
+    return ruleset
+
+
+def apply_rules(ruleset: int) -> None:
+    """Put this process under a ruleset, which is closed."""
     call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, step="no_new_privs")
     call("syscall", SYS_LANDLOCK_RESTRICT, ruleset, 0, step="landlock")
     posix.close(ruleset)
@@ -91,19 +101,16 @@ def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_co
     """Everything between the namespaces and the command. Raises Failure or OSError."""
     # The command runs as the same user: without this it could read and write process 1 through /proc/1.
     call("prctl", PR_SET_DUMPABLE, 0, 0, 0, 0, step="dumpable")
-    for fd in config["cgroups"]:
-        posix.write(fd, b"0")  # "0" is the writer itself, so no pid has to be known across namespaces
-    for target, fd in enumerate(config["stdio"]):
-        posix.dup2(fd, target)
+    join_groups(config["cgroups"])
     keep = [config["status"], config["control"]]
     for fd in keep:
         posix.set_inheritable(fd, False)
+    take_streams(config)
     if config["report"] >= 0:
-        posix.dup2(config["report"], config["report_at"])
         keep.append(config["report_at"])
     close_others(keep)
     if config["tty"]:
-        call("ioctl", 0, TIOCSCTTY, 0, step="controlling terminal")
+        take_terminal()
     posix.umask(config["umask"])
     if config["contained"]:
         confine(config)
@@ -111,22 +118,61 @@ def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_co
         call("prctl", PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0, step="subreaper")
 
 
+def join_groups(groups: tuple) -> None:  # type: ignore[type-arg]  # of descriptors
+    """Go into the control groups behind these descriptors of `cgroup.procs`."""
+    for fd in groups:
+        posix.write(fd, b"0")  # "0" is the writer itself, so no pid has to be known across namespaces
+
+
+def take_streams(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
+    """Put the command's descriptors where it expects them."""
+    for target, fd in enumerate(config["stdio"]):
+        posix.dup2(fd, target)
+    if config["report"] >= 0:
+        posix.dup2(config["report"], config["report_at"])
+
+
+def close_streams(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
+    """The ends of the command's pipes are its own: whoever reads them must see it close them."""
+    for fd in (0, 1, 2, *((config["report_at"],) if config["report"] >= 0 else ())):
+        posix.close(fd)
+
+
+def take_terminal() -> None:
+    """Make standard input the controlling terminal; only for the leader of a session that has none."""
+    call("ioctl", 0, TIOCSCTTY, 0, step="controlling terminal")
+
+
 def confine(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
     """What holds for this process from here on, and for everything it starts. Raises Failure or OSError."""
     if config["landlock"] is not None:
         restrict(*config["landlock"])
-    for resource, soft, hard in config["rlimits"]:
-        call("setrlimit", resource, soft.to_bytes(8, "little") + hard.to_bytes(8, "little"), step=f"limit {resource}")
-    try:
-        posix.chdir(config["cwd"])
-    except OSError as error:
-        raise Failure(f"cannot enter `{config['cwd']}` inside the box: {error.strerror}") from None
+    limit(config["rlimits"])
+    enter(config["cwd"])
     if config["seccomp"] is not None:
-        program = config["seccomp"]
-        pointer = bytes(memoryview(c_char_p(program)).cast("B"))
-        header = (len(program) // 8).to_bytes(8, "little") + pointer  # struct sock_fprog
-        call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, step="no_new_privs")
-        call("prctl", PR_SET_SECCOMP, 2, header, 0, 0, step="system call filter")
+        load_filter(config["seccomp"])
+
+
+def limit(rlimits: tuple) -> None:  # type: ignore[type-arg]  # of (resource, soft, hard)
+    """Set resource limits."""
+    for resource, soft, hard in rlimits:
+        call("setrlimit", resource, soft.to_bytes(8, "little") + hard.to_bytes(8, "little"), step=f"limit {resource}")
+
+
+def enter(cwd: str) -> None:
+    """Change to the command's directory, or say that it is not there."""
+    try:
+        posix.chdir(cwd)
+    except OSError as error:
+        raise Failure(f"cannot enter `{cwd}` inside the box: {error.strerror}") from None
+
+
+def load_filter(program: bytes) -> None:
+    """Put this process under a system call filter."""
+    pointer = bytes(memoryview(c_char_p(program)).cast("B"))
+    header = (len(program) // 8).to_bytes(8, "little") + pointer  # struct sock_fprog
+    call("prctl", PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0, step="no_new_privs")
+    call("prctl", PR_SET_SECCOMP, 2, header, 0, 0, step="system call filter")
 
 
 def spawn(config: dict) -> int:  # type: ignore[type-arg]  # see box.child_config
@@ -225,7 +271,10 @@ def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: i
     while True:
         ready = [fd for fd, _ in poll.poll()]
         if control in ready:
-            numbers = posix.read(control, 64)
+            try:
+                numbers = posix.read(control, 64)
+            except ConnectionError:  # a socket, whose other side has gone and left something unread
+                numbers = b""
             if not numbers:
                 return ()
             for number in numbers:
@@ -240,16 +289,34 @@ def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: i
                 return ended
 
 
+def listen() -> int:
+    """Ignore what an init ignores; a descriptor that becomes readable when a child has ended."""
+    wakeup, wake = posix.pipe2(posix.O_CLOEXEC | posix.O_NONBLOCK)
+    for number in (HUP, INT, QUIT, TERM):
+        _signal.signal(number, _signal.SIG_IGN)
+    _signal.signal(CHLD, lambda *_: None)
+    _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    return wakeup
+
+
+def report(status: int, end: tuple, left: set) -> None:  # type: ignore[type-arg]  # (wait status, usage); of str
+    """Say how the command ended, and what it left in private directories."""
+    if left:
+        shown = " ".join(path.encode("utf-8", "surrogateescape").hex() for path in sorted(left)[:MAX_LEFT])
+        posix.write(status, f"L {len(left)} {shown}\n".encode())
+    ended, usage = end
+    signal = ended & 0x7F
+    code = -1 if signal else ended >> 8
+    line = f"X {code} {signal} {int(usage.ru_utime * 1e6)} {int(usage.ru_stime * 1e6)} {usage.ru_maxrss}\n"
+    posix.write(status, line.encode())
+
+
 def main(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
     """The life of a box; does not return."""
     status = config["status"]
     try:
         prepare(config)
-        wakeup, wake = posix.pipe2(posix.O_CLOEXEC | posix.O_NONBLOCK)
-        for number in (HUP, INT, QUIT, TERM):
-            _signal.signal(number, _signal.SIG_IGN)
-        _signal.signal(CHLD, lambda *_: None)
-        _signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+        wakeup = listen()
         if config["wait"] and posix.read(config["control"], 1) != GO:
             posix._exit(1)
         before = names(config["private"])
@@ -258,21 +325,11 @@ def main(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_confi
         posix.write(status, f"F {error}\n".encode("utf-8", "replace"))
         posix._exit(1)
     posix.write(status, b"S\n")
-    # The ends of the command's pipes are its own: whoever reads them must see it close them.
-    for fd in (0, 1, 2, *((config["report_at"],) if config["report"] >= 0 else ())):
-        posix.close(fd)
+    close_streams(config)
     end = serve(pid, posix.getpgrp() if config["tty"] else pid, config["control"], wakeup)
     if not config["contained"]:
         end_descendants()
     if not end:
         posix._exit(1)
-    left = sorted(names(config["private"]) - before)
-    if left:
-        shown = " ".join(path.encode("utf-8", "surrogateescape").hex() for path in left[:MAX_LEFT])
-        posix.write(status, f"L {len(left)} {shown}\n".encode())
-    ended, usage = end
-    signal = ended & 0x7F
-    code = -1 if signal else ended >> 8
-    line = f"X {code} {signal} {int(usage.ru_utime * 1e6)} {int(usage.ru_stime * 1e6)} {usage.ru_maxrss}\n"
-    posix.write(status, line.encode())
+    report(status, end, names(config["private"]) - before)
     posix._exit(0)

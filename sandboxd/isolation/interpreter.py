@@ -27,6 +27,13 @@ BOOT = (
     "import marshal,posix,sys;f=int(sys.argv[1]);c,a=marshal.loads(posix.read(f,1<<21));posix.close(f);"
     "exec(marshal.loads(c));main(a)"
 )
+# The same for several modules, of which the last one's `main` is called; each finds the others by their full names.
+BOOT_MODULES = (
+    "import marshal,posix,sys;f=int(sys.argv[1]);w,a=marshal.loads(posix.read(f,1<<21));posix.close(f)\n"
+    "for n,c in w:\n m=sys.modules[n]=type(sys)(n);p=n.rpartition('.')\n"
+    " p[0] and setattr(sys.modules[p[0]],p[2],m);c and exec(marshal.loads(c),m.__dict__)\n"
+    "m.main(a)"
+)
 _COMPILE = "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'<sandboxd child>','exec')))"
 FLAGS = ("-I", "-S", "-B")
 
@@ -42,10 +49,10 @@ def find(uid: int) -> str:
     )
 
 
-@lru_cache(maxsize=8)
-def compiled(python: str) -> bytes:
-    """`child`, compiled by the interpreter that will run it. Raises IsolationError."""
-    source = resources.files("sandboxd.isolation").joinpath("child.py").read_bytes()
+@lru_cache(maxsize=32)
+def compiled(python: str, module: str = "child") -> bytes:
+    """A module of this package, compiled by the interpreter that will run it. Raises IsolationError."""
+    source = resources.files("sandboxd.isolation").joinpath(f"{module}.py").read_bytes()
     done = subprocess.run([python, *FLAGS, "-c", _COMPILE], input=source, capture_output=True, env={}, check=False)
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
@@ -56,6 +63,13 @@ def compiled(python: str) -> bytes:
 def payload(python: str, config: dict[str, object]) -> bytes:
     """What BOOT reads."""
     return marshal.dumps((compiled(python), config), 2)
+
+
+def payload_of(python: str, modules: tuple[str, ...], config: dict[str, object]) -> bytes:
+    """What BOOT_MODULES reads: these modules of this package, in the order in which they need each other."""
+    packages = (("sandboxd", b""), ("sandboxd.isolation", b""))
+    coded = tuple((f"sandboxd.isolation.{each}", compiled(python, each)) for each in modules)
+    return marshal.dumps(((*packages, *coded), config), 2)
 
 
 def _usable(path: str, uid: int) -> bool:

@@ -52,12 +52,16 @@ class Runner:
     home: Path
     uid: int
     runs: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]
+    backend: str = "bwrap"
 
     def __call__(self, text: str, workspace: Path, **spec: Any) -> Result:
         return self.all([text], workspace, **spec)[0]
 
     def all(self, texts: list[str], workspace: Path, **spec: Any) -> list[Result]:
-        specs = [{"text": text, "workspace": str(workspace), "uid": self.uid, "home": str(self.home), **spec} for text in texts]
+        specs = [
+            {"text": text, "workspace": str(workspace), "uid": self.uid, "home": str(self.home), "backend": self.backend, **spec}
+            for text in texts
+        ]
         return [Result(**{name: _frozen(value) for name, value in each.items()}) for each in self.runs(specs)]
 
     def make(self, path: str, content: str | None = None) -> Path:
@@ -79,30 +83,35 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-@pytest.fixture(scope="session", params=["root", "plain", "dropped"])
+KINDS = [f"{kind}-{backend}" for backend in ("bwrap", "native") for kind in ("root", "plain", "dropped")]
+
+
+@pytest.fixture(scope="session", params=KINDS)
 def who(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Runner]:
-    """The three ways to run: sandboxd and box as one user (root or not), and a root daemon with another user's box."""
+    """The three ways to run, by each backend with namespaces: sandboxd and box as one user (root or not), and a root daemon
+    with another user's box."""
     require("bwrap", "userns")
-    if request.param != "plain" and os.geteuid() != 0:
-        if request.param == "dropped":
+    param, _, backend = request.param.partition("-")
+    if param != "plain" and os.geteuid() != 0:
+        if param == "dropped":
             pytest.skip("needs root")
         root = tmp_path_factory.mktemp("who")
-        yield Runner("self", root, root / "home", os.getuid(), lambda specs: [_drive.run(each) for each in specs])
+        yield Runner("self", root, root / "home", os.getuid(), lambda specs: [_drive.run(each) for each in specs], backend)
         return
-    if request.param == "root":
+    if param == "root":
         root = Path(tempfile.mkdtemp(prefix="sandboxd-test-", dir="/var/tmp"))
         root.chmod(0o755)
         try:
-            yield Runner("root", root, root / "home", 0, lambda specs: [_drive.run(each) for each in specs])
+            yield Runner("root", root, root / "home", 0, lambda specs: [_drive.run(each) for each in specs], backend)
         finally:
             shutil.rmtree(root)
         return
     user: User = request.getfixturevalue("plain_user")
-    root = Path(tempfile.mkdtemp(prefix=request.param, dir=user.home))  # made again where a worker comes back to it
+    root = Path(tempfile.mkdtemp(prefix=param, dir=user.home))  # made again where a worker comes back to it
     root.chmod(0o755)
     user.own(root)
-    if request.param == "dropped":
-        yield Runner("dropped", root, root / "home", user.uid, lambda specs: [_drive.run(each) for each in specs])
+    if param == "dropped":
+        yield Runner("dropped", root, root / "home", user.uid, lambda specs: [_drive.run(each) for each in specs], backend)
         return
     script = user.home / "drive.py"
     shutil.copy(HERE / "_drive.py", script)
@@ -111,7 +120,7 @@ def who(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
         done = subprocess_run(user, script, specs)
         return list(json.loads(done))
 
-    yield Runner("plain", root, root / "home", user.uid, runs)
+    yield Runner("plain", root, root / "home", user.uid, runs, backend)
 
 
 def subprocess_run(user: User, script: Path, specs: list[dict[str, Any]]) -> str:

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The native backend: namespaces, mounts, Landlock and the filter made by sandboxd itself, by way of a zygote.
+
+A start never waits for a process: template, box and command are asked for one after the other, and what fails is told by
+the box's end.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import threading
+
+from sandboxd.errors import IsolationError
+from sandboxd.isolation import cgroups, landlock, mountsteps, protect
+from sandboxd.isolation.box import SHELLS, check_user, hand_over, namespaced, rlimits, system_call_filter, trial, trial_plan
+from sandboxd.isolation.ends import Opened
+from sandboxd.isolation.mountsteps import Steps
+from sandboxd.isolation.nativebox import NativeBox
+from sandboxd.isolation.zygotes import Template, Zygote, pair
+from sandboxd.model import Enforcement, LaunchPlan, NetworkMode, Probe, Stdio
+from sandboxd.model.launch import CWD_REPORT_FD
+
+FIX = (
+    "allow unprivileged user namespaces (`sysctl kernel.unprivileged_userns_clone=1 user.max_user_namespaces=15000`) on Linux "
+    "5.12 or later; where only bubblewrap may make them (AppArmor of Ubuntu 24.04) sandboxd uses the `bwrap` backend"
+)
+UMASK = 0o022
+
+
+class Native:
+    """See the module. One instance serves all boxes; `probe` must show once that this machine can build one."""
+
+    name = "native"
+
+    def __init__(self) -> None:
+        self._works = False
+        self._zygote: Zygote | None = None
+        self._lock = threading.Lock()
+
+    def probe(self) -> Probe:
+        """Build a real box and look what holds in it; remove control groups that killed daemons left."""
+        cgroups.sweep()
+        self._works = True  # for the trial
+        error = trial(self, trial_plan())
+        self._works = not error
+        if error:
+            self.close()
+            return Probe(self.name, works=False, error=error, fix=FIX)
+        return Probe(self.name, works=True, enforcement=self.enforcement(trial_plan()))
+
+    def enforcement(self, plan: LaunchPlan) -> Enforcement:
+        """What is enforced for that plan; raises IsolationError when no trial run has worked."""
+        self._need_trial()
+        return namespaced(self.name, plan, landlock.abi())
+
+    def _need_trial(self) -> None:
+        if not self._works:
+            probe = self.probe()
+            if not probe.works:
+                raise IsolationError(f"no sandbox can be built here: {probe.error}", fix=probe.fix)
+
+    def start(self, plan: LaunchPlan, stdio: Stdio) -> NativeBox:
+        """Start a plan. The caller keeps and closes `stdio`. Raises IsolationError; nothing runs then."""
+        enforcement = self.enforcement(plan)
+        if (plan.uid, plan.gid) != (os.geteuid(), os.getegid()):
+            check_user(plan)
+            hand_over(stdio, plan)
+        plan, lease = protect.prepare(plan)
+        try:
+            steps = mountsteps.steps(plan)
+            fds = [stdio.stdin, stdio.stdout, stdio.stderr, *([stdio.cwd_report] if stdio.cwd_report >= 0 else [])]
+            box = self._box(plan, steps)
+            try:
+                box.give(order(plan, steps), fds, enforcement, lease)
+            except BaseException:
+                box.discard()
+                raise
+            return box
+        except BaseException:
+            if lease is not None:
+                lease.release()
+            raise
+
+    def _box(self, plan: LaunchPlan, steps: Steps) -> NativeBox:
+        with self._lock:
+            if self._zygote is None or not self._zygote.alive():
+                self._zygote = Zygote()
+                atexit.register(self.close)
+            template = self._zygote.template(template_config(plan, steps))
+        return make_box(template, plan, None)
+
+    def close(self) -> None:
+        """End the zygote, and with it every box; a later start makes another."""
+        with self._lock:
+            zygote, self._zygote = self._zygote, None
+        if zygote is not None:
+            zygote.close()
+
+
+def make_box(template: Template, plan: LaunchPlan, expected: tuple[tuple[int, int], ...] | None) -> NativeBox:
+    """Ask a template for a box; it is being made when this returns. Raises IsolationError."""
+    with Opened() as opened:
+        groups = cgroups.join(plan.limits, plan.uid, opened.take)
+        ours, theirs = pair()
+        try:
+            template.ask(theirs.fileno(), groups.fds, expected)
+        except BaseException:
+            ours.close()
+            cgroups.remove(groups.paths)
+            raise
+        finally:
+            theirs.close()
+        template.users += 1
+        return NativeBox(ours, template, groups.paths)
+
+
+def template_config(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
+    """What the zygote's children read; plain values only. All that a box is but for its command."""
+    rules = landlock.ruleset(plan, landlock.abi()) if landlock.abi() >= landlock.MIN_ABI else None
+    return {
+        "uid": plan.uid,
+        "gid": plan.gid,
+        "umask": UMASK,
+        "steps": steps.template,
+        "fresh": steps.fresh,
+        "late": steps.late,
+        "own_network": plan.network is not NetworkMode.HOST,
+        "landlock": (rules.attr, rules.rules) if rules is not None else None,
+        "rlimits": rlimits(plan.limits),
+        "seccomp": system_call_filter(plan),
+    }
+
+
+def order(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
+    """What a box is told when its command comes."""
+    return {
+        "argv": plan.argv,
+        "env": dict(plan.env),
+        "cwd": plan.cwd,
+        "private": plan.private,
+        "tty": plan.tty,
+        "guard": steps.guards,
+        "programs": SHELLS,
+        "report_at": CWD_REPORT_FD,
+    }

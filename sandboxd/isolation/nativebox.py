@@ -1,0 +1,171 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""A box of the native backend, as the daemon sees it: asleep in the pool, then with its command, then ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import signal
+import socket
+from collections.abc import Mapping, Sequence
+
+from sandboxd.errors import IsolationError
+from sandboxd.isolation import cgroups, wire
+from sandboxd.isolation.box import ended_status, failure
+from sandboxd.isolation.mountpoints import Lease
+from sandboxd.isolation.zygotes import Template, watcher
+from sandboxd.model import Enforcement, ExitStatus
+
+_END = 5.0  # seconds for the kernel to end a killed box
+_HUNG_UP = select.EPOLLRDHUP | select.EPOLLHUP
+
+
+class NativeBox:
+    """See the module. `pidfd` is readable when the command has ended and nothing but process 1 is left, which waits to go.
+
+    That is an epoll descriptor on the box's socket, whose other end is shut down then, or closed by the kernel; once the box
+    is killed, on the process itself.
+    """
+
+    def __init__(self, sock: socket.socket, template: Template, groups: tuple[str, ...]) -> None:
+        self._sock = sock
+        self._template = template
+        self._groups = groups
+        self._lines: list[str] = []
+        self._pid = 0
+        self._process = -1  # pidfd of process 1
+        self._watch = -1
+        self._changed: select.poll | None = None
+        self._killed = False
+        self._lease: Lease | None = None
+        self._enforcement: Enforcement | None = None
+        self._epoll = select.epoll()
+        self._epoll.register(sock, _HUNG_UP)
+        self.ready = False
+
+    # -- asleep ----------------------------------------------------------------------------------------------------------
+
+    def look(self) -> None:
+        """Take what the box has said so far; never waits."""
+        while True:
+            try:
+                body, fds = wire.read(self._sock, socket.MSG_DONTWAIT)
+            except OSError:
+                return
+            if not body:
+                return
+            lines = body.decode(errors="replace").splitlines()
+            if fds and body[:2] == b"P " and self._process < 0:
+                self._pid, self._process = int(lines[0][2:]), fds.pop()
+            elif fds and body[:1] == b"R" and self._watch < 0:
+                self._watch, self.ready = fds.pop(), True
+                self._changed = watcher(self._watch)
+            self._lines += lines
+            for fd in fds:
+                os.close(fd)
+
+    def usable(self) -> bool:
+        """Whether it waits for a command, in the mounts that it was made with. Called once, right before `give`."""
+        if not self.ready or self.ended():
+            return False
+        return self._changed is not None and not self._changed.poll(0)
+
+    def ended(self) -> bool:
+        return bool(self._epoll.poll(0))
+
+    def give(self, order: Mapping[str, object], fds: Sequence[int], enforcement: Enforcement, lease: Lease | None) -> None:
+        """Send its command. The box takes the lease over when this returns. Raises IsolationError; nothing runs then."""
+        self._enforcement = enforcement
+        try:
+            wire.send(self._sock, dict(order), tuple(fds))
+        except OSError as error:
+            raise IsolationError(f"the sandbox could not be built: {error.strerror}") from error
+        self._lease = lease
+
+    def discard(self) -> None:
+        """Give up a box that has no command. Its control groups go when it has."""
+        self.look()
+        self._close()
+        cgroups.remove(self._groups)
+
+    # -- with its command ------------------------------------------------------------------------------------------------
+
+    @property
+    def pid(self) -> int:
+        """Process 1 of the box; 0 while it is being made."""
+        self.look()
+        return self._pid
+
+    @property
+    def pidfd(self) -> int:
+        return self._epoll.fileno()
+
+    @property
+    def enforcement(self) -> Enforcement:
+        assert self._enforcement is not None, "a box has an enforcement once it has a command"
+        return self._enforcement
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the command's process group; a no-op when it is gone. Raises ValueError outside 1..64."""
+        if not 1 <= number <= 64:
+            raise ValueError(f"`{number}` is not a signal number")
+        try:
+            self._sock.send(bytes((number,)))
+        except OSError:
+            pass  # nobody is there any more
+
+    def kill(self) -> None:
+        """End every process of the box at once; idempotent.
+
+        Where its first process is not known yet, that finds its socket at an end and goes before or after it starts the
+        command.
+        """
+        if self._epoll.closed or self._killed or self.ended():
+            return
+        self._killed = True
+        self.look()
+        if self._process >= 0:
+            signal.pidfd_send_signal(self._process, signal.SIGKILL)
+            self._epoll.unregister(self._sock)
+            self._epoll.register(self._process, select.EPOLLIN)
+        else:
+            self._sock.shutdown(socket.SHUT_WR)
+
+    def reap(self) -> ExitStatus:
+        """Collect the exit status and close `pidfd`; only after `pidfd` is readable.
+
+        Raises IsolationError when the box could not be set up, so that nothing of the command ever ran.
+        """
+        while not self._epoll.poll(_END):
+            if self._killed:
+                break
+        self.look()
+        ended = ended_status(self._lines)
+        if ended is None and self._process >= 0:
+            select.select([self._process], [], [], _END)  # what it ran ends before it does
+        complaint = failure(self._lines)
+        if "S" not in self._lines and not complaint:
+            self._template.look()
+            complaint = self._template.failure
+        killed, refused = cgroups.events(self._groups)
+        self._close()
+        cgroups.remove(self._groups)
+        if self._lease is not None:
+            self._lease.release()
+        if ended is not None:
+            return dataclasses.replace(ended, oom_kills=killed, pids_refused=refused)
+        if "S" not in self._lines and not self._killed:
+            raise IsolationError(f"the sandbox could not be built: {complaint or 'its first process ended without a word'}")
+        return ExitStatus(None, int(signal.SIGKILL), oom_kills=killed, pids_refused=refused)
+
+    def _close(self) -> None:
+        self._epoll.close()
+        self._sock.close()
+        for fd in (self._process, self._watch):
+            if fd >= 0:
+                os.close(fd)
+        self._process = self._watch = -1
+        self._template.users -= 1
+        if self._template.users == 0:
+            self._template.close()

@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The processes that boxes come from: zygote -> template -> box. All are this one program, forked.
+
+zygote    an interpreter started by the daemon, of one thread and with an empty environment. It only forks templates.
+template  one for each set of mounts: a user and a mount namespace with everything mounted that boxes can share.
+box       one for each command: process 1 of namespaces of its own, with a /proc, /tmp … of its own, restricted, and then
+          asleep until its command comes. What follows is `child`'s work.
+
+Each has a SEQPACKET socket to the daemon. The end of that socket is the end of the daemon: the zygote then ends, and by the
+parent-death signal its templates and their boxes; a box also looks at its own socket.
+
+To the daemon: `R` ready, with what was seen · `P pid`, with a pidfd · else the lines of `child`, where a box that has said
+how its command ended shuts its side down, and stays until the daemon closes the other: its tear-down then delays nobody.
+
+Interpreter state is shared by fork, so everything that a command's start needs is imported, and run once, beforehand.
+"""
+
+import _ctypes
+import _signal  # type: ignore[import-not-found]  # as in child
+import _socket
+import gc
+import posix
+import select
+
+from sandboxd.isolation import child, wire
+from sandboxd.isolation import zygote_mounts as mounts
+from sandboxd.isolation.child import Failure, call
+
+PR_SET_PDEATHSIG, PR_CAPBSET_DROP = 1, 24
+NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
+    0x00020000, 0x02000000, 0x04000000, 0x08000000, 0x10000000, 0x20000000, 0x40000000,
+)  # fmt: skip
+CLONE_PIDFD = 0x1000
+CAPABILITY_V3 = 0x20080522
+SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
+NOFILE = 7  # RLIMIT_NOFILE: set last, since the report's descriptor may lie above it
+SCHED_OTHER, SCHED_BATCH = 0, 3
+
+
+class c_int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as in child
+    _type_ = "i"
+
+
+def main(config: dict) -> None:  # type: ignore[type-arg]  # {"socket": fd}
+    """The zygote's life; does not return."""
+    child.call("prctl", child.PR_SET_DUMPABLE, 0, 0, 0, 0, step="dumpable")
+    for number in (child.HUP, child.INT, child.QUIT, child.TERM, child.CHLD):
+        _signal.signal(number, _signal.SIG_IGN)  # ignoring CHLD lets the kernel reap
+    child.close_others([config["socket"]])
+    sock = _socket.socket(fileno=config["socket"])
+    gc.disable()
+    gc.collect()
+    gc.freeze()
+    me = posix.getpid()
+    while True:
+        message = wire.receive(sock)
+        if message is None:
+            posix._exit(0)
+        value, fds = message
+        try:
+            pid = posix.fork()
+        except OSError as error:
+            tell(fds[0], f"F no process for a template: {error.strerror}")
+            pid = -1
+        if pid == 0:
+            template(value, fds[0], me)
+        for fd in fds:
+            posix.close(fd)
+
+
+def tell(fd: int, line: str) -> None:
+    """A line on a socket, if anybody is there."""
+    try:
+        posix.write(fd, f"{line}\n".encode("utf-8", "replace"))
+    except OSError:
+        pass
+
+
+# -- the template ------------------------------------------------------------------------------------------------------
+
+
+def template(config: dict, fd: int, parent: int) -> None:  # type: ignore[type-arg]  # see native.template_config
+    """A template's life; does not return."""
+    try:
+        child.close_others([fd])
+        sock = _socket.socket(fileno=fd)
+        proc = posix.open("/proc", posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
+        become(config["uid"], config["gid"])
+        die_with_parent(parent)
+        posix.umask(config["umask"])
+        call("syscall", mounts.SYS_UNSHARE, NEWUSER | NEWNS, step="user and mount namespace")
+        map_ids(proc, config["uid"], config["gid"])
+        builder = mounts.Builder()
+        builder.start()
+        builder.apply(config["steps"])
+        builder.enter()
+        watch = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
+        ours = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
+        found = tuple(builder.seen)
+        wire.tell(sock, " ".join(("R", *(f"{device}:{inode}" for device, inode in found))), (watch,))
+        posix.close(watch)
+        changed = select.poll()
+        changed.register(ours, select.POLLPRI)
+        while True:
+            message = wire.receive(sock)
+            if message is None:
+                break
+            make_box(config, proc, found, changed, *message)
+    except (Failure, OSError) as error:
+        tell(fd, f"F {error}")
+        posix._exit(1)
+    sock.close()
+    try:  # boxes that run on need a parent: their parent-death signal would end them
+        posix.wait4(-1, 0)
+    except ChildProcessError:
+        pass
+    posix._exit(0)
+
+
+def become(uid: int, gid: int) -> None:
+    """Turn a root daemon's process into the box's user."""
+    if (uid, gid) != (posix.geteuid(), posix.getegid()):
+        posix.setgroups([])
+        posix.setresgid(gid, gid, gid)
+        posix.setresuid(uid, uid, uid)
+
+
+def die_with_parent(parent: int) -> None:
+    """After `become`, which would undo it."""
+    call("prctl", PR_SET_PDEATHSIG, child.KILL, 0, 0, 0, step="parent-death signal")
+    if parent and posix.getppid() != parent:
+        posix._exit(1)
+
+
+def map_ids(proc: int, uid: int, gid: int) -> None:
+    """The same ids inside as outside. `proc` is the host's, through which a process can write its own maps once."""
+    call("prctl", child.PR_SET_DUMPABLE, 1, 0, 0, 0, step="dumpable")  # else these files belong to root
+    for name, text in (("setgroups", "deny"), ("uid_map", f"{uid} {uid} 1"), ("gid_map", f"{gid} {gid} 1")):
+        fd = posix.open(f"self/{name}", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=proc)
+        posix.write(fd, text.encode())
+        posix.close(fd)
+    call("prctl", child.PR_SET_DUMPABLE, 0, 0, 0, 0, step="dumpable")
+
+
+def drop_bounding() -> None:
+    """Empty the bounding set: nothing started from here can gain a capability, not even as uid 0."""
+    for number in range(64):
+        if call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0) == child.FAILED:
+            return
+
+
+def make_box(config: dict, proc: int, seen: tuple, changed: "select.poll", value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
+    """Clone one box. `value` is (what the daemon sees at the watched paths now, …); fds: its socket, its control groups."""
+    said = fds[0]
+    try:
+        if value[0] is not None and value[0] != seen:
+            raise Failure("something was replaced while the box was built; run the command again")
+        pidfd = c_int(-1)
+        flags = child.CHLD | CLONE_PIDFD | NEWUSER | NEWNS | NEWPID | NEWIPC | NEWUTS | NEWCGROUP
+        flags |= NEWNET if config["own_network"] else 0
+        pid = call("syscall", mounts.SYS_CLONE, flags, 0, _ctypes.byref(pidfd), 0, 0, step="namespaces of a box")
+        if pid == 0:
+            box(config, proc, fds)
+        fd = int(pidfd.value)
+        if changed.poll(0):
+            posix.kill(pid, child.KILL)
+            tell(said, "F a mount of the box was removed from outside; run the command again")
+            posix._exit(1)
+        try:
+            wire.tell(_socket.socket(fileno=posix.dup(said)), f"P {pid}", (fd,))
+        except OSError:
+            pass  # the daemon has given this box up
+        posix.close(fd)
+    except (Failure, OSError) as error:
+        tell(said, f"F {error}")
+    for fd in fds:
+        posix.close(fd)
+
+
+# -- the box -----------------------------------------------------------------------------------------------------------
+
+
+def box(config: dict, proc: int, fds: list) -> None:  # type: ignore[type-arg]  # as make_box
+    """A box's life; does not return."""
+    status, *groups = fds
+    try:
+        child.close_others([proc, *fds])
+        sock = _socket.socket(fileno=status)
+        child.join_groups(tuple(groups))
+        map_ids(proc, config["uid"], config["gid"])
+        for fd in (proc, *groups):
+            posix.close(fd)
+        die_with_parent(0)
+        posix.setsid()
+        drop_bounding()
+        if config["own_network"]:
+            loopback_up()
+        mounts.fresh(config["fresh"])
+        watch = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
+        child.limit(tuple(each for each in config["rlimits"] if each[0] != NOFILE))
+        rules = child.make_rules(*config["landlock"]) if config["landlock"] is not None else -1
+        if not config["late"]:
+            close_up(config, rules)
+        wakeup = child.listen()
+        rehearse(config, sock)
+        wire.tell(sock, "R", (watch,))
+        posix.close(watch)
+        message = wire.receive(sock)
+        if message is None:
+            posix._exit(0)
+        asked = order(config, *message)
+        if config["late"]:
+            mounts.guard(asked["guard"])
+            close_up(config, rules)
+        before, pid = begin(asked)
+    except (Failure, OSError) as error:
+        tell(status, f"F {error}")
+        posix._exit(1)
+    tell(status, "S")
+    child.close_streams(asked)
+    end = child.serve(pid, posix.getpgrp() if asked["tty"] else pid, status, wakeup)
+    if not end:
+        posix._exit(1)
+    end_all()
+    try:
+        child.report(status, end, child.names(asked["private"]) - before)
+        sock.shutdown(_socket.SHUT_WR)
+        while posix.read(status, 64):
+            pass  # a signal that came too late
+    except OSError:
+        pass  # the daemon has gone
+    posix._exit(0)
+
+
+def loopback_up() -> None:
+    with_name = bytearray(b"lo".ljust(16, b"\0") + IFF_UP.to_bytes(2, "little") + bytes(22))  # struct ifreq
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+    call("ioctl", sock.fileno(), SIOCSIFFLAGS, bytes(with_name), step="loopback")
+    sock.close()
+
+
+def close_up(config: dict, rules: int) -> None:  # type: ignore[type-arg]  # see native.template_config
+    """The last of what is taken away: after this the process can do no more than the command may."""
+    if rules >= 0:
+        child.apply_rules(rules)
+    header = CAPABILITY_V3.to_bytes(4, "little") + bytes(4)
+    call("syscall", mounts.SYS_CAPSET, header, bytes(24), step="capabilities")
+    child.load_filter(config["seccomp"])
+
+
+def order(config: dict, value: dict, fds: list) -> dict:  # type: ignore[type-arg]  # as child.config
+    """What the daemon asks for, as `child` reads it."""
+    stdin, stdout, stderr, *report = fds
+    return {
+        **value,
+        "stdio": (stdin, stdout, stderr),
+        "received": fds,
+        "report": report[0] if report else -1,
+        "nofile": tuple(each for each in config["rlimits"] if each[0] == NOFILE),
+        "contained": True,
+    }
+
+
+def begin(asked: dict) -> tuple:  # type: ignore[type-arg]  # (what lay in private directories, pid of the command)
+    """Start the command."""
+    child.take_streams(asked)
+    for fd in asked["received"]:
+        posix.close(fd)
+    if asked["tty"]:
+        child.take_terminal()
+    child.limit(asked["nofile"])
+    child.enter(asked["cwd"])
+    before = child.names(asked["private"])
+    return before, child.spawn(asked)
+
+
+def rehearse(config: dict, sock: "_socket.socket") -> None:  # type: ignore[type-arg]  # see native.template_config
+    """Go the way of a request once, to a program that does not exist: the pages it writes are then this process's own."""
+    ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
+    value = {"argv": ("x",), "env": {"x": "x"}, "cwd": "/", "private": (), "tty": False, "guard": (), "programs": ("/.absent",)}
+    wire.send(ours, {**value, "report_at": 0}, (0, 1, 2))
+    message = wire.receive(theirs)
+    ours.close()
+    theirs.close()
+    try:
+        if message is not None:
+            begin({**order(config, *message), "nofile": ()})
+    except Failure:
+        pass
+
+
+def end_all() -> None:
+    """Kill whatever the command left running, and wait until the kernel has none of it left."""
+    try:
+        posix.kill(-1, child.KILL)  # everything in this pid namespace but its first process; also what forks just now
+    except OSError:
+        return  # nobody
+    while True:
+        try:
+            posix.wait4(-1, 0)
+        except ChildProcessError:
+            return

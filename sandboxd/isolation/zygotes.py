@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The daemon's side of the processes that boxes come from: starting them, asking them, seeing that they are still good."""
+
+from __future__ import annotations
+
+import os
+import select
+import socket
+import subprocess
+from collections.abc import Sequence
+
+from sandboxd.errors import IsolationError
+from sandboxd.isolation import interpreter, wire
+
+MODULES = ("child", "wire", "zygote_mounts", "zygote")
+SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """The daemon's end, which never waits, and the other."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, SEQPACKET)
+    ours.setblocking(False)
+    return ours, theirs
+
+
+class Zygote:
+    """The process that forks templates. Any thread may start it: its end is that of its socket, not of a thread."""
+
+    def __init__(self) -> None:
+        python = interpreter.find(os.geteuid())
+        self._sock, theirs = pair()
+        boot = os.memfd_create("sandboxd", os.MFD_CLOEXEC)
+        try:
+            content = memoryview(interpreter.payload_of(python, MODULES, {"socket": theirs.fileno()}))
+            while content:
+                content = content[os.write(boot, content) :]
+            os.lseek(boot, 0, os.SEEK_SET)
+            self._process = subprocess.Popen(
+                [python, *interpreter.FLAGS, "-c", interpreter.BOOT_MODULES, str(boot)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=(boot, theirs.fileno()),
+                env={},
+                cwd="/",
+                start_new_session=True,
+            )
+        except OSError as error:
+            self._sock.close()
+            raise IsolationError(f"cannot start {python}: {error.strerror}", fix="run fewer commands at once") from error
+        finally:
+            os.close(boot)
+            theirs.close()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def template(self, config: dict[str, object]) -> Template:
+        """Ask for a template; it is being made when this returns. Raises IsolationError when the zygote is gone or choked."""
+        ours, theirs = pair()
+        try:
+            wire.send(self._sock, config, (theirs.fileno(),))
+        except OSError as error:
+            ours.close()
+            raise IsolationError(f"the process that makes sandboxes does not answer: {error.strerror}") from error
+        finally:
+            theirs.close()
+        return Template(ours)
+
+    def close(self) -> None:
+        """End it, and with it every template and box. Blocking: milliseconds."""
+        self._sock.close()
+        try:
+            self._process.wait(5)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+class Template:
+    """A template as the daemon sees it. `seen` is None until it is ready; `failure` tells why it will never be."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
+        self._watch = -1
+        self._changed: select.poll | None = None
+        self.seen: tuple[tuple[int, int], ...] | None = None
+        self.failure = ""
+        self.users = 0  # of those who hold it: the pool, and boxes that were not ready when they were given away
+
+    def look(self) -> None:
+        """Take what it has said so far; never waits."""
+        while self.seen is None and not self.failure:
+            try:
+                body, fds = wire.read(self._sock, socket.MSG_DONTWAIT)
+            except BlockingIOError:
+                return
+            except OSError as error:
+                self.failure = str(error.strerror)
+                return
+            self._heard(body, fds)
+
+    def _heard(self, body: bytes, fds: list[int]) -> None:
+        if body[:2] == b"F ":
+            self.failure = body[2:].decode(errors="replace").strip()
+        elif not body:
+            self.failure = "its first process ended without a word"
+        else:
+            (self._watch,) = fds
+            pairs = (word.split(":") for word in body.decode().split()[1:])
+            self.seen = tuple((int(device), int(inode)) for device, inode in pairs)
+            self._changed = watcher(self._watch)
+
+    def unchanged(self) -> bool:
+        """Whether nobody has removed one of its mounts from outside, as replacing a file that is guarded does."""
+        return self._changed is None or not self._changed.poll(0)
+
+    def ask(self, theirs: int, groups: Sequence[int], expected: tuple[tuple[int, int], ...] | None) -> None:
+        """Ask for one box on that socket. `expected`: what the host has at the watched paths now, where `seen` is not known.
+
+        Raises IsolationError when the template is gone or choked.
+        """
+        try:
+            wire.send(self._sock, (expected,), (theirs, *groups))
+        except OSError as error:
+            self.look()
+            raise IsolationError(f"the sandbox could not be built: {self.failure or error.strerror}") from error
+
+    def fileno(self) -> int:
+        return self._sock.fileno()
+
+    def close(self) -> None:
+        """Let it end when its last box has."""
+        self._sock.close()
+        if self._watch >= 0:
+            os.close(self._watch)
+            self._watch = -1
+
+
+def watcher(fd: int) -> select.poll:
+    """Polls /proc/PID/mounts, which tells once of each change of that mount namespace (proc(5))."""
+    poll = select.poll()
+    poll.register(fd, select.POLLPRI)
+    return poll
