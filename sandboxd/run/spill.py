@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Results that are too long for a model, whole on disk: `<state>/spill/<session>/<execution>.txt`, mode 0600.
 
-A quota over all of them and an age keep the directory bounded: what is too old goes first, then the oldest. A session's
-directory goes with the session. All methods block; any thread may call them.
+A quota over all of them and an age keep the directory bounded: what is too old goes first, then the oldest. The age of
+what this daemon stored is counted on a clock that never jumps; of an earlier daemon's files only the date is known. A
+session's directory goes with the session. All methods block; any thread may call them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import shutil
 import stat
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 
@@ -27,12 +28,14 @@ class Stored:
 
 
 class Spills:
-    """`quota` in bytes of all files, `max_age` in seconds."""
+    """`quota` in bytes of all files, `max_age` in seconds; `clock` is monotonic."""
 
-    def __init__(self, root: str, quota: int, max_age: float) -> None:
+    def __init__(self, root: str, quota: int, max_age: float, clock: Callable[[], float] = time.monotonic) -> None:
         self.root = root
         self.quota = quota
         self.max_age = max_age
+        self._clock = clock
+        self._since: dict[str, float] = {}  # when this daemon stored a path, on its clock
         self._lock = threading.Lock()
 
     def configure(self, quota: int, max_age: float) -> None:
@@ -96,6 +99,7 @@ class Spills:
             complete = False
         finally:
             os.close(fd)
+        self._since[path] = self._clock()
         self._sweep(keep=path)
         return Stored(path, size, complete)
 
@@ -115,8 +119,8 @@ class Spills:
                         os.rmdir(f"{self.root}/{name}")
 
     def _sweep(self, keep: str = "") -> None:
-        oldest = time.time() - self.max_age
-        found: list[tuple[float, int, str]] = []
+        now, today = self._clock(), time.time()
+        found: list[tuple[float, int, str]] = []  # age, size, path
         for session in _names(self.root):
             for name in _names(f"{self.root}/{session}"):
                 path = f"{self.root}/{session}/{name}"
@@ -125,10 +129,13 @@ class Spills:
                 except OSError:
                     continue
                 if stat.S_ISREG(info.st_mode):
-                    found.append((info.st_mtime, info.st_size, path))
+                    since = self._since.get(path)
+                    found.append((today - info.st_mtime if since is None else now - since, info.st_size, path))
+        self._since = {path: self._since[path] for _, _, path in found if path in self._since}
         total = sum(size for _, size, _ in found)
-        for modified, size, path in sorted(found):
-            if path == keep or (modified >= oldest and total <= self.quota):
+        # What an earlier daemon left goes before anything of ours: its age may be wrong.
+        for age, size, path in sorted(found, key=lambda each: (each[2] in self._since, -each[0])):
+            if path == keep or (age <= self.max_age and total <= self.quota):
                 continue
             with contextlib.suppress(OSError):
                 os.unlink(path)

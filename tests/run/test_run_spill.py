@@ -113,18 +113,36 @@ def test_quota_and_age(spills: Spills) -> None:
     for number in range(4):
         stored = spills.store("s", f"e{number}", [b"x" * 3000])
         assert stored is not None
-        os.utime(stored.path, (number + 1e9, number + 1e9))
         paths.append(stored.path)
-        spills.max_age = float("inf")
     assert [os.path.exists(path) for path in paths] == [False, True, True, True]
     large = spills.store("s", "large", [b"y" * 8000, b"z" * 8000])
     assert large == Stored(f"{spills.root}/s/large.txt", 10_000, False)
     assert [os.path.exists(path) for path in paths] == [False] * 4
+    later = Spills(spills.root, 20_000, 60)  # of the next daemon
+    later.sweep()
+    assert os.path.exists(large.path)
     os.utime(large.path, (1e9, 1e9))
-    spills.max_age = 60
-    spills.sweep()
+    later.sweep()
     assert not os.path.exists(large.path)
     assert not os.path.exists(f"{spills.root}/s")  # nobody's any more
+
+
+def test_a_clock_that_jumps_loses_nothing(tmp_path: Path) -> None:
+    """What this daemon stored grows old by the time that passes, whatever the date of its file says."""
+    now = 100.0
+    spills = Spills(f"{tmp_path}/spill", 10_000, 60, lambda: now)
+    spills.open("s", os.getuid(), os.getgid())
+    paths = []
+    for name, date in (("first", 1e9), ("second", 4e9), ("third", 1e9)):
+        stored = spills.store("s", name, [b"x" * 3000])
+        assert stored is not None
+        os.utime(stored.path, (date, date))
+        paths.append(stored.path)
+        now += 25
+    assert [os.path.exists(path) for path in paths] == [True] * 3
+    now += 1  # 76 s, 51 s and 26 s old
+    spills.sweep(["s"])
+    assert [os.path.exists(path) for path in paths] == [False, True, True]
 
 
 def test_new_bounds_hold_for_what_is_stored_next(spills: Spills) -> None:
