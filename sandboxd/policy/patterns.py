@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from sandboxd.globs import is_glob, literal_prefix, path_overlaps
 from sandboxd.paths import is_within, normalize
@@ -160,8 +161,7 @@ def in_words(pattern: ArgvPattern, words: tuple[str, ...]) -> bool:
     return False
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(NamedTuple):
     """What relative paths in rules are relative to. All absolute and lexical."""
 
     cwd: str
@@ -206,23 +206,27 @@ def as_glob(path: str) -> str:
 def path_hit(globs: tuple[str, ...], target: str, *, pattern: bool, tree: bool) -> bool:
     """Whether a rule that tightens speaks of `target`: any path both can mean; `tree` adds everything below it."""
     if not pattern and not tree:
-        glob = as_glob(target)
-        return any(is_within(target, _head(one)) and path_overlaps(one, glob) for one in globs)
+        return _matched(globs, target)
     glob = target if pattern else as_glob(target)
     return any(path_overlaps(one, glob) or (tree and path_overlaps(one, f"{glob}/**")) for one in globs)
 
 
+def _matched(globs: tuple[str, ...], path: str) -> bool:
+    """Whether one of the globs matches a literal path."""
+    names = path.split("/")
+    return any(_literal_names(one).issubset(names) and path_overlaps(one, as_glob(path)) for one in globs)
+
+
 @lru_cache(maxsize=1024)
-def _head(glob: str) -> str:
-    """The directory that everything matched by a path glob lies in: a quick no for most paths."""
-    return literal_prefix(glob)
+def _literal_names(glob: str) -> frozenset[str]:
+    """The components of a path glob that hold no pattern, which every path that it matches has: a quick no for most."""
+    return frozenset(name for name in glob.split("/") if not is_glob(name) and "\\" not in name)
 
 
 def path_covered(globs: tuple[str, ...], target: str, *, pattern: bool, tree: bool) -> bool:
     """Whether a rule that allows covers every path that `target` can mean."""
     if not pattern and not tree:
-        glob = as_glob(target)
-        return any(is_within(target, _head(one)) and path_overlaps(one, glob) for one in globs)
+        return _matched(globs, target)
     known = literal_prefix(target) if pattern else target
     return any(
         (one == target and not tree)

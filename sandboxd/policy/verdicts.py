@@ -95,10 +95,12 @@ class _Judge:
                 self._unit(self._by_text(), tool)
                 units = 1
             else:
+                units = len(analysis.commands)
                 for command in analysis.commands:
-                    units += 1
                     self._enter(command)
-                    self._unit(self._by_words(command), tool, command)
+                    hits = self._by_words(command)
+                    if hits or tool or self.opened:
+                        self._unit(hits, tool, command)
         else:
             called = next(iter(analysis.commands), None)
             self._unit([Hit(one, called) for one in index.texts if self._says(one)], tool, called)
@@ -108,7 +110,9 @@ class _Judge:
                 for effect in command.effects:
                     rules = index.effects.get(effect.kind)
                     if rules is not None:
-                        self.hits.extend(self._settled(self._by_effect(command, effect, rules)))
+                        found = self._by_effect(command, effect, rules)
+                        if found:
+                            self.hits.extend(self._settled(found))
         if not (self.by_source and units):
             self.hits.extend(self._settled(tool))
         return self._sorted(exact)
@@ -185,7 +189,7 @@ class _Judge:
 
     def _by_effect(self, command: AnalyzedCommand, effect: Effect, rules: tuple[Compiled, ...]) -> list[Hit]:
         real = None
-        if effect.target is not None and effect.kind is not EffectKind.NETWORK and not effect.pattern:
+        if effect.target is not None and self.inputs.facts.paths and effect.kind is not EffectKind.NETWORK and not effect.pattern:
             real = self.inputs.facts.real(effect.target)
         return [Hit(one, command, effect) for one in rules if one.effect(effect, real)]
 
