@@ -203,8 +203,28 @@ _SILENT = tuple(TraceEntry(step.id, step.name, None) for step in STEPS)
 _JUDGES = tuple((at, step.judge) for at, step in enumerate(STEPS) if step.judge is not _check)
 
 
+# Analysis, by identity -> the last question about it and its answer. A command is judged again when its lane admits it and
+# when an agent repeats it; the entry holds the analysis, so that its identity stays taken.
+_ANSWERED: dict[int, tuple[Inputs, Decision | Needs]] = {}
+_ANSWERED_SIZE = 1024
+
+
 def evaluate(inputs: Inputs) -> Decision | Needs:
-    """Walk the steps. `Needs` when the answer is an ASK that somebody may still settle."""
+    """What the steps say. `Needs` when the answer is an ASK that somebody may still settle. Equal questions have one answer,
+    so the last one is remembered."""
+    key = id(inputs.analysis)
+    last = _ANSWERED.get(key)
+    if last is not None and last[0] == inputs:
+        return last[1]
+    outcome = walk(inputs)
+    while len(_ANSWERED) >= _ANSWERED_SIZE:
+        _ANSWERED.pop(next(iter(_ANSWERED)), None)
+    _ANSWERED[key] = (inputs, outcome)
+    return outcome
+
+
+def walk(inputs: Inputs) -> Decision | Needs:
+    """`evaluate` without its memory."""
     case = Case(inputs)
     trace = list(_SILENT)
     step, answer = _LAST, None
