@@ -10,6 +10,7 @@ its answer is not needed.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import hashlib
 from collections.abc import Callable
 
@@ -22,7 +23,7 @@ from sandboxd.consult.verdict import Failure, Verdict
 from sandboxd.errors import SandboxdError
 from sandboxd.judge import Judged, judge
 from sandboxd.judge import Question as Judging
-from sandboxd.model import Behavior, Consultant, Needs, Opinion
+from sandboxd.model import Behavior, Consultant, Needs, Opinion, ToolCall
 from sandboxd.observe import executed
 from sandboxd.policy.modes import MODES
 from sandboxd.policy.risk import risk
@@ -96,27 +97,31 @@ class Classifying:
         decides = MODES[judged.inputs.mode].classifies
         return not decides and not outcome.pending.immune and not outcome.pending.protected
 
-    def question(self, session: SessionState, judged: Judged, grounds: str) -> Question:
-        """The question, with the digest of all that its answer rests on."""
-        analysis = judged.analysis
+    def question(self, session: SessionState, judged: Judged, grounds: str, call: ToolCall | None = None) -> Question:
+        """The question, with the digest of all that its answer rests on. `call`: it is about the use of a tool."""
+        analysis, decision = judged.analysis, judged.decision
         matter = Matter(
             analysis,
             judged.facts,
             judged.inputs.scope,
-            judged.decision.message,
+            decision.message if call is None else decision.reason,  # a message shows all of a tool's input
             session.transcript,
             session.secrets,
-            cautious=risk(analysis, judged.inputs.scope).cautious or imitates(analysis.text),
+            call=call,
         )
-        values = (grounds, session.transcript.digest, session.revision, matter.why, matter.cautious)
+        matter = dataclasses.replace(matter, cautious=risk(analysis, judged.inputs.scope).cautious or imitates(matter.text))
+        called = None if call is None else (call.name, matter.text)
+        values = (grounds, session.transcript.digest, session.revision, matter.why, matter.cautious, called)
         key = hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
         return Question(session.id, key, build(matter, self.settings.max_input))
 
-    async def opinion(self, session: SessionState, judged: Judged, grounds: str, attended: bool) -> Opinion | None:
+    async def opinion(
+        self, session: SessionState, judged: Judged, grounds: str, attended: bool, call: ToolCall | None = None
+    ) -> Opinion | None:
         """Its answer as an opinion for the waterfall. None where an outage leaves the question to the human who is there."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        said = await self.classifier.ask(self.question(session, judged, grounds))
+        said = await self.classifier.ask(self.question(session, judged, grounds, call))
         if isinstance(said, Failure) and attended and self.settings.on_outage is OnOutage.ASK:
             return None
         return _opinion(said, self.name, loop.time() - begin)

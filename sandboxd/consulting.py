@@ -22,7 +22,7 @@ from sandboxd.consult.race import first_eligible
 from sandboxd.errors import Forbidden
 from sandboxd.jobs import Job
 from sandboxd.judge import Judged, Question
-from sandboxd.model import Behavior, Consultant, EndKind, Needs, Opinion, Result, Source
+from sandboxd.model import Behavior, Consultant, EndKind, Needs, Opinion, Result, Source, ToolCall
 from sandboxd.policy.modes import looser
 from sandboxd.policy.risk import risk
 from sandboxd.policy.rules import parse_rule
@@ -144,6 +144,13 @@ class Consulting:
         if opinion is None:
             job.notes.append("the classifier gave no verdict, so a human was asked")
         return opinion
+
+    async def classified_use(self, session: SessionState, judged: Judged, call: ToolCall) -> Opinion | None:
+        """What the classifier says about the use of a tool, where it may answer. None leaves an ASK to the front-end's human."""
+        if not self.classifying.decides(judged):
+            return None
+        grounds = await asyncio.to_thread(ground, judged, session.tightening)
+        return await self.classifying.opinion(session, judged, grounds, not session.unattended, call)
 
     async def _advised(self, job: Job, judged: Judged, pending: Pending) -> None:
         """What the classifier thinks, shown beside the question. It decides nothing."""

@@ -115,7 +115,7 @@ class Engine:
         self.sessions = Sessions(config, dirs)
         self.consulting = Consulting(self.sessions, record, dirs)
         self.catalog = Catalog(config, dirs, probes)
-        self.tool_uses = ToolUses(dirs.home, self._use_question)
+        self.tool_uses = ToolUses(dirs.home, self._use_question, self.consulting.classified_use)
         self._spool = f"{dirs.state}/spool"
         os.makedirs(self._spool, mode=0o700, exist_ok=True)
         self.past = Past(record, self._spool)
@@ -221,6 +221,8 @@ class Engine:
         use = Use(session, call)
         judged = await self.tool_uses.judge(use)
         decision = judged.decision
+        if decision.reason == "classifier.denied":
+            session.denials = session.denials.denied()
         # A front-end acts on the answer at once; nothing follows the one to a command but Start.
         acts = decision.behavior is Behavior.ALLOW and (decision.protected or decision.step == "2a")
         text = judged.analysis.text

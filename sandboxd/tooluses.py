@@ -2,7 +2,8 @@
 """One use of a tool that a front-end runs itself, from its check to its report: hooks around the judgement that commands get.
 
 Nothing of the use runs here, so the hooks' answers come before the decision does: PreToolUse ones may rewrite the input,
-PermissionRequest ones may settle an ASK. What stays an ASK is the front-end's to put before its human.
+PermissionRequest ones, and in auto mode the classifier, may settle an ASK. What stays an ASK is the front-end's to put
+before its human.
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from sandboxd.jobs import Stages
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import Behavior, Consultant, Needs, Opinion, ToolCall
 from sandboxd.policy.explain import steer
-from sandboxd.policy.modes import looser
+from sandboxd.policy.modes import MODES, looser
 from sandboxd.session import SessionState
 
 MAX_OPEN = 256  # uses whose hooks run at once
 MAX_KEPT = 100  # uses of one session that wait for their report
 _AGAIN = 3  # how often the files that a use is about may change while a hook thinks
+
+Classified = Callable[[SessionState, Judged, ToolCall], Coroutine[Any, Any, Opinion | None]]
 
 _AFTER = (HookEvent.POST_TOOL_USE, HookEvent.POST_TOOL_USE_FAILURE)
 
@@ -70,16 +73,17 @@ class Use:
 class ToolUses:
     """The uses that are being judged, and those that wait for their report. All methods run on the engine's loop."""
 
-    def __init__(self, home: str, question: Callable[[Use], Question]) -> None:
+    def __init__(self, home: str, question: Callable[[Use], Question], classified: Classified) -> None:
         self._home = home
         self._question = question
+        self._classified = classified
         self._open = 0
         self._kept: dict[str, dict[str, Use]] = {}
 
     async def judge(self, use: Use) -> Judged:
         """The decision on a use, after all hooks that have a say. Raises Exhausted when too many uses wait for hooks."""
         question = self._question(use)  # rules are read again here, and hooks with them
-        if not use.hooks(*HookEvent):
+        if not use.hooks(*HookEvent) and not MODES[use.session.mode_in_force].classifies:
             return await self._judged(use, question)
         if self._open >= MAX_OPEN:
             raise Exhausted(f"{MAX_OPEN} uses of tools wait for hooks", retry_after=1.0, fix="wait for some of them")
@@ -188,7 +192,8 @@ class ToolUses:
 
         began = time.monotonic()
         asking = hooks.each(use.hooks(event), event, use.payload(), **self._place(use))
-        opinion = await first_eligible(None, [heard(answer) for answer in asking], eligible)
+        others = [*map(heard, asking), self._classified(use.session, judged, use.call)]
+        opinion = await first_eligible(None, others, eligible)
         if asking:
             use.stages.took("permission hooks", time.monotonic() - began)
         return opinion, None if opinion is None else calls.get(id(opinion))

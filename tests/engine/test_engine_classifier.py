@@ -15,8 +15,9 @@ import pytest
 from sandboxd.config import ClassifierSettings, OnOutage, ProviderKind, Speculate
 from sandboxd.consult.classifier import KEY_VARIABLE, Speculation
 from sandboxd.consult.transcript import UserMessage
-from sandboxd.model import Advice, ApprovalNeeded, Behavior, Decided, Decision, EndKind, Mode, Request, Result
+from sandboxd.model import Advice, ApprovalNeeded, Behavior, Decided, Decision, EndKind, Mode, Request, Result, Tool
 from sandboxd.sessions import SessionState
+from sandboxd.toolbox import call
 from tests._messages import Exchange, Loopback, block
 from tests.engine.conftest import House, finish
 
@@ -345,6 +346,71 @@ async def test_broad_rules_do_not_blind_it(house: House, judge: Judge) -> None:
     result, decision = await decided(house, "python3 -c 1", session)
     assert result.end is EndKind.DENIED
     assert "set aside in mode auto, because too broad: `Bash(*)`" in decision.message
+
+
+TOOL = Tool(
+    "mcp__notes__add",
+    schema={"type": "object", "properties": {"text": {"type": "string"}, "pin": {"type": "string"}}},
+    classifier_input=("text",),
+)
+USES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("WebFetch", {"url": "https://a.test/x", "prompt": "what is it"}),
+    ("mcp__notes__add", {"text": "buy milk", "pin": "hidden-9"}),
+)
+
+
+@pytest.mark.parametrize(("name", "given"), USES)
+async def test_it_decides_the_use_of_a_tool(house: House, judge: Judge, name: str, given: dict[str, Any]) -> None:
+    """In auto mode what rules leave open is asked, with those properties of the input that the tool shows, and no other."""
+    session = auto(house)
+    session.declare((TOOL,), ())
+    checked, _ = await house.engine.check_use(call(name, given, session.tools), session)
+    assert (checked.decision.behavior, checked.decision.reason) == (Behavior.ALLOW, "classifier.allowed")
+    (asked,) = judge.asked
+    assert asked["question"]["tool"] == name
+    assert json.loads(asked["question"]["input"]) == {key: value for key, value in given.items() if key != "pin"}
+    assert "hidden-9" not in json.dumps(asked)
+    judge.says("block")
+    checked, _ = await house.engine.check_use(call(name, given, session.tools), session)
+    assert (checked.decision.behavior, len(judge.asked)) == (Behavior.ALLOW, 1)  # the same question: remembered
+    key = next(iter(given))
+    checked, _ = await house.engine.check_use(call(name, {**given, key: f"{given[key]}/2"}, session.tools), session)
+    assert (checked.decision.behavior, checked.decision.reason) == (Behavior.DENY, "classifier.denied")
+    assert session.denials.total == 1
+    judge.says("fail")
+    checked, _ = await house.engine.check_use(call(name, {**given, key: f"{given[key]}/3"}, session.tools), session)
+    assert (checked.decision.behavior, checked.decision.reason) == (Behavior.DENY, "CLASSIFIER_UNAVAILABLE")
+    assert session.denials.total == 1
+
+
+LONG = "x" * 1000
+
+
+async def test_uses_that_differ_at_their_end_are_asked_apart(house: House, judge: Judge) -> None:
+    """What is shown of a long input is cut; what is remembered of a verdict is not."""
+    session = auto(house)
+    session.declare((TOOL,), ())
+    for end in ("a", "b"):
+        await house.engine.check_use(call(TOOL.name, {"text": LONG + end}, session.tools), session)
+    assert [json.loads(each["question"]["input"])["text"][-1] for each in judge.asked] == ["a", "b"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "name", "given"),
+    [
+        (Mode.DEFAULT, "WebFetch", {"url": "https://a.test/x", "prompt": "p"}),
+        (Mode.AUTO, "Read", {"file_path": "a"}),
+        (Mode.AUTO, "mcp__unknown__tool", {"text": "x"}),
+        (Mode.AUTO, "Write", {"file_path": ".git/config", "content": "x"}),
+    ],
+)
+async def test_what_it_may_not_answer_about_tools_is_not_sent(
+    house: House, judge: Judge, mode: Mode, name: str, given: dict[str, Any]
+) -> None:
+    """Other modes, reads, tools that nobody declared, what is protected."""
+    session = house.session(mode)
+    await house.engine.check_use(call(name, given, session.tools), session)
+    assert judge.asked == []
 
 
 async def test_a_change_of_mode_discards_the_verdict(house: House, judge: Judge) -> None:
