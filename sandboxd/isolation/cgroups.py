@@ -11,6 +11,7 @@ its children may hold no processes. Version 1 needs root and a hierarchy mounted
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
 import time
@@ -103,7 +104,11 @@ def events(paths: tuple[str, ...]) -> tuple[int, int]:
 
 
 def remove(paths: tuple[str, ...]) -> None:
-    """Remove the groups of a box that has ended, and those whose last process was still being torn down before."""
+    """Remove the groups of a box that has ended, and those whose last process was still being torn down before.
+
+    A process that is left in one (there is none where a box has a pid namespace) is killed: version 2 can do that at once
+    for all of them, however they fork (`cgroup.kill`, Linux 5.14).
+    """
     for path in (*_unremoved, *paths):
         try:
             os.rmdir(path)
@@ -111,6 +116,8 @@ def remove(paths: tuple[str, ...]) -> None:
             _unremoved.discard(path)
         except OSError:
             _unremoved.add(path)
+            with contextlib.suppress(OSError):
+                _write(f"{path}/cgroup.kill", 1)
         else:
             _unremoved.discard(path)
 
@@ -175,7 +182,7 @@ def _own_v2() -> str:
                 return ""
         os.makedirs(f"{path}/{PREFIX}daemon", exist_ok=True)
         _write(f"{path}/{PREFIX}daemon/cgroup.procs", "0")
-        _write(f"{path}/cgroup.subtree_control", "+pids +memory")
+        _write(f"{path}/cgroup.subtree_control", " ".join(f"+{name}" for name in CONTROLLERS))
     except OSError:
         return ""
     return path
