@@ -15,8 +15,9 @@ from sandboxd.isolation.violations import limits_met, promise_broken, vanished, 
 from sandboxd.jobs import Job
 from sandboxd.judge import Judged
 from sandboxd.model import Enforcement, LaunchPlan, PlanRequest, Result
-from sandboxd.observe import aftermath
+from sandboxd.observe import aftermath, denied
 from sandboxd.paths import is_within
+from sandboxd.policy.denials import denied_reads
 from sandboxd.record.audit import Record
 from sandboxd.run.ended import Ended
 from sandboxd.session import SessionState
@@ -45,7 +46,7 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
         report_cwd=alone and analysis.changes_cwd,
         tty=request.terminal is not None,
     )
-    launch, watch = await asyncio.to_thread(_prepared, asked)
+    launch, watch = await asyncio.to_thread(_prepared, asked, judged, job.notes)
     enforcement = backend.enforcement(launch)
     record.record_execution_started(execution.id, session.id, job.decision_id, profile.name, enforcement)
     job.started = True
@@ -76,7 +77,13 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
     return _result(ended, launch, enforcement, session.cwd, report)
 
 
-def _prepared(asked: PlanRequest) -> tuple[LaunchPlan, aftermath.Watch | None]:
+def _prepared(asked: PlanRequest, judged: Judged, notes: list[str]) -> tuple[LaunchPlan, aftermath.Watch | None]:
+    rules = denied_reads(judged.inputs)
+    if rules:  # whatever code it runs: what may not be read cannot be
+        found = denied(rules, (asked.session.workspace, *asked.session.additional))
+        asked = dataclasses.replace(asked, denied=found.paths)
+        if found.partial:
+            notes.append("there is so much to look through that not all files which rules forbid to read may be hidden")
     launch = plan(asked, backends.host_facts(asked.session, asked))
     return launch, aftermath.begin(asked, launch)
 

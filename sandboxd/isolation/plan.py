@@ -70,7 +70,7 @@ def wanted(request: PlanRequest) -> tuple[str, ...]:
     targets = [target_of(grant, request) for grant in request.grants if grant.kind in PATH_GRANTS]
     out = [place(path, session) for path in named]
     out += [session.workspace, *session.additional, *session.own, *targets, *request.facts.repositories]
-    out += request.facts.hooks_paths
+    out += (*request.facts.hooks_paths, *(path for path, _ in request.denied))
     out += [parents(path)[0] for path in targets if path != "/"]
     return tuple(dict.fromkeys((*out, session.spill) if session.spill else out))
 
@@ -212,6 +212,10 @@ def _hidden(request: PlanRequest, host: HostFacts) -> list[Entry]:
     if request.promise:
         named = frozenset(reads)
         out += [Entry(path, Access.HIDE, SECRET, is_dir=False) for path in request.facts.env_files if path not in named]
+    for path, rule in request.denied:
+        found = host.paths.get(path)
+        if found is not None and not is_within(session.workspace, found.real):
+            out.append(Entry(found.real, Access.HIDE, f"rule `{rule}`", found.is_dir))
     for path in session.own:
         found = host.paths.get(path)
         if found is not None:

@@ -200,7 +200,7 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """The input of `isolation.plan.plan`."""
+    """The input of `isolation.plan.plan`. `denied` are existing paths that a rule forbids to read, each with that rule."""
 
     text: str
     cwd: str
@@ -214,6 +214,7 @@ class PlanRequest:
     git_names: tuple[str, ...] = ()
     report_cwd: bool = False
     tty: bool = False
+    denied: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
