@@ -28,21 +28,36 @@ class Steps:
 
     template: tuple[Step, ...]
     fresh: tuple[Step, ...]
-    guards: tuple[str, ...]
     late: bool  # whether boxes may have to mount guards when their command comes
     shared: bool  # whether a template may have more than one box
     watched: tuple[str, ...]
 
 
+def guards(plan: LaunchPlan) -> tuple[str, ...]:
+    """The absent paths that a box makes read-only when its command comes."""
+    absent = frozenset(path for path, _ in plan.absent)
+    return tuple(mount.target for mount in plan.mounts if _guards(mount, absent)) if absent else ()
+
+
+def shared_mounts(plan: LaunchPlan) -> tuple[Mount, ...]:
+    """All mounts but those of `guards`."""
+    absent = frozenset(path for path, _ in plan.absent)
+    return tuple(mount for mount in plan.mounts if not _guards(mount, absent)) if absent else plan.mounts
+
+
+def _guards(mount: Mount, absent: frozenset[str]) -> bool:
+    return mount.target in absent and mount.kind is MountKind.READ_ONLY and mount.source == mount.target
+
+
 def steps(plan: LaunchPlan) -> Steps:
     """What to mount for a plan that `protect.prepare` has looked at."""
-    absent = frozenset(path for path, _ in plan.absent)
-    sealed = frozenset(mount.target for mount in plan.mounts if mount.kind is MountKind.SEAL)
-    private = [mount.target for mount in plan.mounts if mount.kind is MountKind.TMPFS and mount.target not in sealed]
+    mounts = shared_mounts(plan)
+    sealed = frozenset(mount.target for mount in mounts if mount.kind is MountKind.SEAL)
+    private = [mount.target for mount in mounts if mount.kind is MountKind.TMPFS and mount.target not in sealed]
     shared = not any(
         mount.target != target and is_within(mount.target, target)
         for target in private
-        for mount in plan.mounts
+        for mount in mounts
         if mount.kind is not MountKind.SEAL
     )
     template: list[Step] = []
@@ -50,9 +65,7 @@ def steps(plan: LaunchPlan) -> Steps:
     watched: list[str] = []
     done: list[Mount] = []
     files = list(plan.files)
-    for number, mount in enumerate(plan.mounts):
-        if mount.target in absent and mount.kind is MountKind.READ_ONLY:
-            continue
+    for number, mount in enumerate(mounts):
         makes = _below(mount, done)
         match mount.kind:
             case MountKind.READ_ONLY | MountKind.WRITABLE if mount.target == "/":
@@ -73,7 +86,7 @@ def steps(plan: LaunchPlan) -> Steps:
                 if makes:
                     template.append(("mkdir", mount.target))
                 fresh.append(("tmpfs", mount.target, mount.size, _mode(mount)))
-            case MountKind.HIDE_DIR if _passes(mount, plan.mounts[number + 1 :]):
+            case MountKind.HIDE_DIR if _passes(mount, mounts[number + 1 :]):
                 template.append(("hide_around", mount.target))
                 watched.append(mount.target)
             case MountKind.HIDE_DIR | MountKind.HIDE_FILE:
@@ -89,8 +102,7 @@ def steps(plan: LaunchPlan) -> Steps:
                     template.append(("seal", mount.target))
         done.append(mount)
     assert not files, "a plan's files lie below something that is sealed"
-    guards = tuple(mount.target for mount in plan.mounts if mount.target in absent and mount.kind is MountKind.READ_ONLY)
-    return Steps(tuple(template), tuple(fresh), guards, bool(plan.absent), shared, tuple(watched))
+    return Steps(tuple(template), tuple(fresh), bool(plan.absent), shared, tuple(watched))
 
 
 def _mode(mount: Mount) -> int:

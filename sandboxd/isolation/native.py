@@ -15,8 +15,10 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, landlock, mountsteps, protect
 from sandboxd.isolation.box import SHELLS, check_user, hand_over, namespaced, rlimits, system_call_filter, trial, trial_plan
 from sandboxd.isolation.ends import Opened
+from sandboxd.isolation.keeper import Figures, Identities, Keeper
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
+from sandboxd.isolation.pool import Caps
 from sandboxd.isolation.zygotes import Template, Zygote, pair
 from sandboxd.model import Enforcement, LaunchPlan, NetworkMode, Probe, Stdio
 from sandboxd.model.launch import CWD_REPORT_FD
@@ -36,6 +38,8 @@ class Native:
     def __init__(self) -> None:
         self._works = False
         self._zygote: Zygote | None = None
+        self._keeper: Keeper | None = None
+        self._caps = Caps()
         self._lock = threading.Lock()
 
     def probe(self) -> Probe:
@@ -68,11 +72,10 @@ class Native:
             hand_over(stdio, plan)
         plan, lease = protect.prepare(plan)
         try:
-            steps = mountsteps.steps(plan)
+            box, guards = self._keeper_now().take(plan), mountsteps.guards(plan)
             fds = [stdio.stdin, stdio.stdout, stdio.stderr, *([stdio.cwd_report] if stdio.cwd_report >= 0 else [])]
-            box = self._box(plan, steps)
             try:
-                box.give(order(plan, steps), fds, enforcement, lease)
+                box.give(order(plan, guards), fds, enforcement, lease)
             except BaseException:
                 box.discard()
                 raise
@@ -82,23 +85,50 @@ class Native:
                 lease.release()
             raise
 
-    def _box(self, plan: LaunchPlan, steps: Steps) -> NativeBox:
+    def configure(self, caps: Caps) -> None:
+        """Take other caps from now on, and give up all that is ready: a reload may have changed what it was made for."""
+        with self._lock:
+            self._caps = caps
+            if self._keeper is not None:
+                self._keeper.caps = caps
+                self._keeper.drain()
+
+    def figures(self) -> Figures | None:
+        """The pool's, None while nothing has been started."""
+        return self._keeper.figures() if self._keeper is not None else None
+
+    def ready(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
+        """Wait until so many boxes are ready for a plan that has been started before; False when they are not in time."""
+        plan, lease = protect.prepare(plan)
+        if lease is not None:
+            lease.release()
+        return self._keeper_now().await_ready(plan, count, timeout)
+
+    def _keeper_now(self) -> Keeper:
+        with self._lock:
+            if self._keeper is None:
+                self._keeper = Keeper(self._template, make_box, self._caps)
+                atexit.register(self.close)
+            return self._keeper
+
+    def _template(self, plan: LaunchPlan, steps: Steps) -> Template:
         with self._lock:
             if self._zygote is None or not self._zygote.alive():
                 self._zygote = Zygote()
-                atexit.register(self.close)
-            template = self._zygote.template(template_config(plan, steps))
-        return make_box(template, plan, None)
+            return self._zygote.template(template_config(plan, steps))
 
     def close(self) -> None:
-        """End the zygote, and with it every box; a later start makes another."""
+        """End the pool and the zygote, and with it every box; a later start makes others."""
         with self._lock:
+            keeper, self._keeper = self._keeper, None
             zygote, self._zygote = self._zygote, None
+        if keeper is not None:
+            keeper.close()
         if zygote is not None:
             zygote.close()
 
 
-def make_box(template: Template, plan: LaunchPlan, expected: tuple[tuple[int, int], ...] | None) -> NativeBox:
+def make_box(template: Template, plan: LaunchPlan, expected: Identities | None) -> NativeBox:
     """Ask a template for a box; it is being made when this returns. Raises IsolationError."""
     with Opened() as opened:
         groups = cgroups.join(plan.limits, plan.uid, opened.take)
@@ -111,7 +141,6 @@ def make_box(template: Template, plan: LaunchPlan, expected: tuple[tuple[int, in
             raise
         finally:
             theirs.close()
-        template.users += 1
         return NativeBox(ours, template, groups.paths)
 
 
@@ -132,7 +161,7 @@ def template_config(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
     }
 
 
-def order(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
+def order(plan: LaunchPlan, guards: tuple[str, ...]) -> dict[str, object]:
     """What a box is told when its command comes."""
     return {
         "argv": plan.argv,
@@ -140,7 +169,7 @@ def order(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
         "cwd": plan.cwd,
         "private": plan.private,
         "tty": plan.tty,
-        "guard": steps.guards,
+        "guard": guards,
         "programs": SHELLS,
         "report_at": CWD_REPORT_FD,
     }

@@ -8,7 +8,7 @@ import os
 import select
 import signal
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, wire
@@ -31,6 +31,7 @@ class NativeBox:
     def __init__(self, sock: socket.socket, template: Template, groups: tuple[str, ...]) -> None:
         self._sock = sock
         self._template = template
+        template.hold()
         self._groups = groups
         self._lines: list[str] = []
         self._pid = 0
@@ -43,6 +44,7 @@ class NativeBox:
         self._epoll = select.epoll()
         self._epoll.register(sock, _HUNG_UP)
         self.ready = False
+        self.on_end: Callable[[], None] | None = None  # called once, when it has been reaped
 
     # -- asleep ----------------------------------------------------------------------------------------------------------
 
@@ -166,6 +168,6 @@ class NativeBox:
             if fd >= 0:
                 os.close(fd)
         self._process = self._watch = -1
-        self._template.users -= 1
-        if self._template.users == 0:
-            self._template.close()
+        self._template.let_go()
+        if self.on_end is not None:
+            self.on_end()

@@ -7,6 +7,7 @@ import os
 import select
 import socket
 import subprocess
+import threading
 from collections.abc import Sequence
 
 from sandboxd.errors import IsolationError
@@ -90,7 +91,8 @@ class Template:
         self._changed: select.poll | None = None
         self.seen: tuple[tuple[int, int], ...] | None = None
         self.failure = ""
-        self.users = 0  # of those who hold it: the pool, and boxes that were not ready when they were given away
+        self._holders = 0
+        self._lock = threading.Lock()
 
     def look(self) -> None:
         """Take what it has said so far; never waits."""
@@ -130,15 +132,20 @@ class Template:
             self.look()
             raise IsolationError(f"the sandbox could not be built: {self.failure or error.strerror}") from error
 
-    def fileno(self) -> int:
-        return self._sock.fileno()
+    def hold(self) -> None:
+        """The pool does, and each of its boxes, which may have to tell why it was not made."""
+        with self._lock:
+            self._holders += 1
 
-    def close(self) -> None:
-        """Let it end when its last box has."""
-        self._sock.close()
-        if self._watch >= 0:
-            os.close(self._watch)
-            self._watch = -1
+    def let_go(self) -> None:
+        """The last one closes it; the process then ends when its last box has."""
+        with self._lock:
+            self._holders -= 1
+            last = self._holders == 0
+        if last:
+            self._sock.close()
+            if self._watch >= 0:
+                os.close(self._watch)
 
 
 def watcher(fd: int) -> select.poll:

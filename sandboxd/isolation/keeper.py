@@ -1,0 +1,302 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Keeps templates and ready boxes as `pool` decides, and hands them out only while they are what a cold start would make.
+
+A box is used only for the very mounts, limits, filter and user that it was made for, which is its key. That the paths are
+still the same is seen in two ways:
+- what was mounted or covered is identified by device and inode, as the template saw it when it mounted it; before each start
+  the host's paths are looked at again. A directory that was moved away and replaced is another one.
+- where somebody removes or replaces a file on which something is mounted, the kernel takes that mount away in every
+  namespace (since Linux 3.18). It counts such changes, and /proc/PID/mounts tells: a template or box in which any
+  mount has changed is not used again.
+When the host's own mounts change, all are given up, since a copy of the tree does not follow.
+Guards of absent paths are in no template; each box gets them with its command, from a plan made then.
+
+Whatever goes wrong while something is made empties the pool: what is asked for next is made from the ground up.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import threading
+import time
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from sandboxd.errors import IsolationError
+from sandboxd.isolation import mountsteps, pool
+from sandboxd.isolation.mountsteps import Steps
+from sandboxd.isolation.nativebox import NativeBox
+from sandboxd.isolation.pool import Caps, Demand, Stock
+from sandboxd.isolation.zygotes import Template, watcher
+from sandboxd.model import LaunchPlan
+
+PAUSE = 1.0  # seconds without making anything after something could not be made
+Identities = tuple[tuple[int, int], ...]
+MakeTemplate = Callable[[LaunchPlan, Steps], Template]
+MakeBox = Callable[[Template, LaunchPlan, Identities | None], NativeBox]
+
+
+@dataclass(slots=True)
+class Entry:
+    """One template and what belongs to it. `plan` is that of its first command, of which only the key's part is used."""
+
+    key: Hashable
+    plan: LaunchPlan
+    steps: Steps
+    template: Template
+    demand: Demand = field(default_factory=Demand)
+    boxes: list[NativeBox] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What the status tells: boxes and templates ready now; starts from a ready box, a template, or neither."""
+
+    boxes: int
+    templates: int
+    warm: int
+    from_template: int
+    cold: int
+
+
+class Keeper:
+    """See the module. Thread-safe; its own thread does what no command should wait for."""
+
+    def __init__(self, make_template: MakeTemplate, make_box: MakeBox, caps: Caps) -> None:
+        self._make_template = make_template
+        self._make_box = make_box
+        self.caps = caps
+        self._entries: dict[Hashable, Entry] = {}
+        self._lock = threading.RLock()
+        self._wake = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+        self._last_event = 0.0
+        self._pause_until = 0.0
+        self._counts = {"warm": 0, "template": 0, "cold": 0}
+        self._mounts = os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC)
+        self._mounts_changed = watcher(self._mounts)
+
+    # -- for a start -----------------------------------------------------------------------------------------------------
+
+    def take(self, plan: LaunchPlan) -> NativeBox:
+        """A box for a plan that `protect.prepare` has looked at, ready or being made. Raises IsolationError."""
+        key = key_of(plan)
+        with self._lock:
+            self._look_at_host()
+            now = time.monotonic()
+            entry = self._entries.get(key)
+            seen: Identities = ()
+            if entry is not None:
+                seen = identities(entry.steps)
+                if not self._good(entry, seen):
+                    self._forget(entry)
+                    entry = None
+            if entry is None:
+                return self._first(key, plan, now)
+            box = self._ready(entry)
+            if box is not None:
+                self._counts["warm"] += 1
+            else:
+                try:
+                    box = self._make_box(entry.template, plan, seen if entry.template.seen is None else None)
+                except IsolationError:
+                    self._fail(now)
+                    return self._first(key, plan, now)
+                self._counts["template"] += 1
+            self._note(entry, now)
+            box.on_end = lambda: self._ended(key)
+            return box
+
+    def _first(self, key: Hashable, plan: LaunchPlan, now: float) -> NativeBox:
+        """A box of a template that is made for it, and kept if others can have boxes of it too."""
+        steps = mountsteps.steps(plan)
+        template = self._make_template(plan, steps)
+        template.hold()
+        try:
+            box = self._make_box(template, plan, None)
+            self._counts["cold"] += 1
+            if steps.shared and self.caps.budget > 0:
+                template.hold()
+                entry = self._entries[key] = Entry(key, plan, steps, template)
+                self._note(entry, now)
+                box.on_end = lambda: self._ended(key)
+            return box
+        finally:
+            template.let_go()
+
+    def _good(self, entry: Entry, seen: Identities) -> bool:
+        template = entry.template
+        template.look()
+        return not template.failure and (template.seen is None or template.seen == seen) and template.unchanged()
+
+    def _ready(self, entry: Entry) -> NativeBox | None:
+        waiting = []
+        found = None
+        while entry.boxes and found is None:
+            box = entry.boxes.pop(0)
+            box.look()
+            if box.usable():
+                found = box
+            elif box.ready or box.ended():
+                box.discard()
+            else:
+                waiting.append(box)  # being made
+        entry.boxes = waiting + entry.boxes
+        return found
+
+    def _note(self, entry: Entry, now: float) -> None:
+        entry.demand = pool.started(entry.demand, now)
+        self._last_event = now
+        if self._thread is None and not self._closed:
+            self._thread = threading.Thread(target=self._run, name="sandboxd-pool", daemon=True)
+            self._thread.start()
+        self._wake.set()
+
+    def _ended(self, key: Hashable) -> None:
+        with self._lock:
+            now = self._last_event = time.monotonic()
+            entry = self._entries.get(key)
+            if entry is not None:
+                entry.demand = pool.ended(entry.demand, now)
+        self._wake.set()
+
+    # -- keeping ---------------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._closed:
+            with self._lock:
+                self._wake.clear()
+                again = self._keep(time.monotonic())
+            self._wake.wait(None if again is None else max(0.0, again - time.monotonic()))
+
+    def _keep(self, now: float) -> float | None:
+        """Do what `pool` decides; when to do so again."""
+        if self._closed:
+            return None
+        self._look_at_host()
+        for entry in list(self._entries.values()):
+            self._look_at(entry, now)
+        stocks = {key: Stock(entry.demand, len(entry.boxes)) for key, entry in self._entries.items()}
+        decision = pool.decide(stocks, self.caps, now, self._last_event)
+        for key in decision.expire:
+            self._forget(self._entries[key])
+        for key, count in decision.drop.items():
+            for _ in range(count):
+                self._entries[key].boxes.pop().discard()
+        if decision.make and now < self._pause_until:
+            return self._pause_until
+        making = False
+        for key, count in decision.make.items():
+            chosen = self._entries[key]
+            if chosen.template.seen is None:  # not ready itself
+                making = True
+                continue
+            if chosen.template.seen != identities(chosen.steps) or not chosen.template.unchanged():
+                self._forget(chosen)
+                continue
+            for _ in range(count):
+                try:
+                    chosen.boxes.append(self._make_box(chosen.template, chosen.plan, None))
+                except (IsolationError, OSError):
+                    self._fail(now)
+                    return self._pause_until
+            making = True
+        return min(now + pool.QUIET, decision.again or now + 1.0) if making else decision.again
+
+    def _look_at(self, entry: Entry, now: float) -> None:
+        """Give up a template that cannot be made, and everything when a box cannot."""
+        entry.template.look()
+        if entry.template.failure:
+            self._forget(entry)
+            return
+        for box in entry.boxes:
+            box.look()
+        if any(box.ended() for box in entry.boxes):
+            self._fail(now)
+
+    def _look_at_host(self) -> None:
+        if self._mounts_changed.poll(0):
+            self.drain()
+
+    def _fail(self, now: float) -> None:
+        self._pause_until = now + PAUSE
+        self.drain()
+
+    def _forget(self, entry: Entry) -> None:
+        if self._entries.get(entry.key) is entry:
+            del self._entries[entry.key]
+        for box in entry.boxes:
+            box.discard()
+        entry.boxes = []
+        entry.template.let_go()
+
+    # -- for its owner ---------------------------------------------------------------------------------------------------
+
+    def drain(self) -> None:
+        """Give up every template and ready box; boxes with a command are not touched."""
+        with self._lock:
+            for entry in list(self._entries.values()):
+                self._forget(entry)
+
+    def figures(self) -> Figures:
+        with self._lock:
+            boxes = sum(box.ready for entry in self._entries.values() for box in entry.boxes)
+            counts = self._counts
+            return Figures(boxes, len(self._entries), counts["warm"], counts["template"], counts["cold"])
+
+    def await_ready(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
+        """Wait until so many boxes are ready for a plan whose template is known; False at the end of `timeout` seconds."""
+        key, end = key_of(plan), time.monotonic() + timeout
+        while time.monotonic() < end:
+            with self._lock:
+                entry = self._entries.get(key)
+                for box in entry.boxes if entry is not None else ():
+                    box.look()
+                if entry is not None and sum(box.ready for box in entry.boxes) >= count:
+                    return True
+            select.select([], [], [], 0.002)
+        return False
+
+    def close(self) -> None:
+        self._closed = True
+        self.drain()
+        self._wake.set()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join(5)
+        if self._mounts >= 0:
+            os.close(self._mounts)
+            self._mounts = -1
+
+
+def key_of(plan: LaunchPlan) -> Hashable:
+    """What of a plan is the box's own; the rest comes with the command.
+
+    A new field of LaunchPlan belongs here or into `native.order`; tests/isolation/test_isolation_native.py asks for one.
+    """
+    return (
+        mountsteps.shared_mounts(plan),
+        plan.files,
+        plan.writable,
+        plan.network,
+        plan.limits,
+        plan.uid,
+        plan.gid,
+        plan.deny_syscalls,
+        plan.allow_unix_sockets,
+        plan.allow_ptrace,
+        bool(plan.absent),
+    )
+
+
+def identities(steps: Steps) -> Identities:
+    """What the host has now at the paths on which a template relies."""
+    out = []
+    for path in steps.watched:
+        try:
+            status = os.lstat(path)
+            out.append((status.st_dev, status.st_ino))
+        except OSError:
+            out.append((0, 0))
+    return tuple(out)

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""How many boxes to keep ready, for which templates, and when to make them. Pure: times come in, decisions go out.
+
+A template is kept for a while after its last use; boxes are kept ready for it from its second use on, as many as ran at once
+lately and one more. They are made when nothing has started or ended for a moment, since making one beside a command takes
+that command's processor; only when few are left they are made at once. What the caps do not allow goes to those used last.
+
+All times in seconds, of any clock that does not go backwards.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, replace
+
+BOX_MEMORY = 2 << 20  # bytes that an idle box is taken to cost; measured by the benchmark warm.idle_box
+WINDOW = 60.0  # for how long what ran at once counts
+QUIET = 0.03  # nothing has started or ended for so long: the next command is not expected at once
+KEEP_ONCE = 30.0  # a template that was used once
+KEEP = 600.0  # one that was used again
+BATCH = 4  # boxes asked for at a time
+
+
+@dataclass(frozen=True, slots=True)
+class Caps:
+    """`boxes`: idle at once; `per_template` of them for one; `templates` kept; `memory`: bytes of all idle boxes."""
+
+    boxes: int = 16
+    per_template: int = 8
+    templates: int = 12
+    memory: int = 64 << 20
+
+    @property
+    def budget(self) -> int:
+        return min(self.boxes, self.memory // BOX_MEMORY)
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What is known of the use of one template."""
+
+    uses: int = 0
+    last: float = 0.0  # its last start or end
+    running: int = 0
+    peak: int = 0  # most that ran at once since `since`
+    before: int = 0  # likewise in the window before that
+    since: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Stock:
+    """One template: its demand, and how many boxes are ready or being made."""
+
+    demand: Demand
+    idle: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """`make` and `drop`: boxes by template; `expire`: templates to let go; `again`: when to decide anew, None = on an event."""
+
+    make: Mapping[Hashable, int]
+    drop: Mapping[Hashable, int]
+    expire: tuple[Hashable, ...]
+    again: float | None
+
+
+def started(demand: Demand, now: float) -> Demand:
+    """A command of this template has started."""
+    moved = _moved(demand, now)
+    running = moved.running + 1
+    return replace(moved, uses=moved.uses + 1, last=now, running=running, peak=max(moved.peak, running))
+
+
+def ended(demand: Demand, now: float) -> Demand:
+    """A command of this template has ended."""
+    moved = _moved(demand, now)
+    return replace(moved, last=now, running=max(0, moved.running - 1))
+
+
+def _moved(demand: Demand, now: float) -> Demand:
+    if now - demand.since < WINDOW:
+        return demand
+    gap = now - demand.since >= 2 * WINDOW
+    return replace(demand, since=now, before=0 if gap else demand.peak, peak=demand.running)
+
+
+def wanted(demand: Demand, caps: Caps) -> int:
+    """How many boxes to keep ready, were there room for all."""
+    if demand.uses < 2:
+        return 0
+    return min(caps.per_template, max(demand.peak, demand.before) + 1)
+
+
+def decide(stocks: Mapping[Hashable, Stock], caps: Caps, now: float, last_event: float) -> Decision:
+    """What to do now. `last_event`: when anything last started or ended, of whatever template."""
+    recent = sorted(stocks, key=lambda key: stocks[key].demand.last, reverse=True)
+    expire = [key for key in recent if _expires(stocks[key].demand) <= now]
+    kept = [key for key in recent if key not in expire]
+    surplus = [key for key in kept[caps.templates :] if stocks[key].demand.running == 0]
+    expire += surplus
+    kept = [key for key in kept if key not in surplus]
+    quiet = now - last_event >= QUIET
+    room = caps.budget
+    make: dict[Hashable, int] = {}
+    drop: dict[Hashable, int] = {}
+    waits = False
+    for key in kept:
+        stock = stocks[key]
+        allowed = min(room, wanted(stock.demand, caps))
+        room -= allowed
+        missing = allowed - stock.idle
+        if missing < 0:
+            drop[key] = -missing
+        elif missing > 0 and (quiet or stock.idle < allowed // 4):
+            make[key] = min(missing, BATCH)
+        elif missing > 0:
+            waits = True
+    times = [expires for key in kept if (expires := _expires(stocks[key].demand)) != float("inf")]
+    if waits:
+        times.append(last_event + QUIET)
+    return Decision(make, drop, tuple(expire), max(now, min(times)) if times else None)
+
+
+def _expires(demand: Demand) -> float:
+    """When a template is let go if nothing uses it until then."""
+    if demand.running:
+        return float("inf")
+    return demand.last + (KEEP_ONCE if demand.uses < 2 else KEEP)
