@@ -5,9 +5,10 @@ from __future__ import annotations
 
 from sandboxd.config import Config, Directories
 from sandboxd.effects.tables import Tables
-from sandboxd.errors import IsolationError, NotFound, RequestError
+from sandboxd.errors import IsolationError, NotFound, RequestError, RuleError
 from sandboxd.isolation import backends, profiles
-from sandboxd.model import Backend, Enforcement, Probe, Profile
+from sandboxd.model import Backend, Behavior, Enforcement, Probe, Profile, Rule, Source
+from sandboxd.policy.rules import parse_rule
 
 
 class Catalog:
@@ -18,10 +19,13 @@ class Catalog:
         self.probes = probes
         self._config = config
         self._profiles, self.tables = self._read(config)
+        self.excluded = _excluded(config)
 
     def reload(self, config: Config) -> None:
         """All or nothing: on an error what was in force stays."""
+        excluded = _excluded(config)
         self._profiles, self.tables = self._read(config)
+        self.excluded = excluded
         self._config = config
 
     def _read(self, config: Config) -> tuple[dict[str, Profile], Tables]:
@@ -58,6 +62,13 @@ class Catalog:
         """
         return backends.choose(profile, self.probes, explicit=named)
 
+    def no_sandbox(self) -> Backend:
+        """What runs a command that a human agreed to let run without one. Raises IsolationError when it does not work."""
+        probe = next((probe for probe in self.probes if probe.backend == backends.BARE), None)
+        if probe is None or not probe.works:
+            raise IsolationError(f"no command can run without a sandbox here: {probe.error if probe else 'not tried'}")
+        return next(backend for backend in backends.BACKENDS if backend.name == backends.BARE)
+
     def bare(self, profile: Profile) -> bool:
         """Whether a command of this profile would run without any sandbox."""
         try:
@@ -72,3 +83,14 @@ class Catalog:
         except IsolationError:
             return None
         return next((probe.enforcement for probe in self.probes if probe.backend == name), None)
+
+
+def _excluded(config: Config) -> tuple[Rule, ...]:
+    """`policy.excluded_commands` as rules. Raises RuleError for one that is none."""
+    origin = "policy.excluded_commands"
+    found = tuple(
+        parse_rule(f"Bash({text})", Behavior.ALLOW, Source.USER, origin, lenient=True) for text in config.policy.excluded_commands
+    )
+    if any(rule.content is None for rule in found):
+        raise RuleError("an excluded command must name a program", origin=origin, fix='for example `["docker:*"]`')
+    return found

@@ -38,6 +38,8 @@ class PolicySettings:
     strategy: Strategy = Strategy.DENY_OVERRIDES
     auto_allow_if_sandboxed: bool = False
     read_claude_settings: bool = True  # also read `.claude/settings.json` permission blocks
+    allow_unsandboxed: bool = False  # whether a human may agree to a request to run a command without any sandbox
+    excluded_commands: tuple[str, ...] = ()  # as in `Bash(…)` rules; a line of nothing else runs without one, when agreed to
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from sandboxd.isolation.plan import plan
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
 from sandboxd.jobs import Job
 from sandboxd.judge import Judged
-from sandboxd.model import Enforcement, LaunchPlan, PlanRequest, Result
+from sandboxd.model import Enforcement, GrantKind, LaunchPlan, PlanRequest, Result
 from sandboxd.observe import aftermath, denied
 from sandboxd.paths import is_within
 from sandboxd.policy.denials import denied_reads
@@ -30,15 +30,17 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
     """
     execution, request, session = job.execution, job.request, job.session
     profile = catalog.profile(session.profile)
-    backend = catalog.backend(profile, named=bool(session.profile))
     analysis, decision = judged.analysis, judged.decision
+    agreed = any(grant.kind is GrantKind.UNSANDBOXED for grant in decision.grants)
+    bare = agreed and judged.inputs.unsandboxed != "profile none"  # that is the session's choice, and its backend's
+    backend = catalog.no_sandbox() if bare else catalog.backend(profile, named=bool(session.profile))
     asked = PlanRequest(
         text=request.text,
         cwd=analysis.cwd,
         profile=profile,
         session=dataclasses.replace(session.isolation, additional=session.additional),
         grants=decision.grants,
-        promise=decision.promise,
+        promise=decision.promise and not bare,
         facts=judged.facts,
         git_reads=analysis.git.reads,
         git_porcelain=analysis.git.porcelain,

@@ -185,7 +185,7 @@ class Engine:
 
     def _question(self, request: Request, session: SessionState) -> Question:
         """What is asked now: rules, mode and directory may have changed since the last time."""
-        validate(request)
+        validate(request, unsandboxed=self.config.policy.allow_unsandboxed)
         session.refresh_rules(self.config, self.dirs)
         cwd = join(session.cwd, request.cwd) if request.cwd else session.cwd
         if not os.path.isdir(cwd):
@@ -193,7 +193,8 @@ class Engine:
         profile = self.catalog.profile(session.profile)
         enforcement = self.catalog.enforcement(profile)
         return Question(
-            unsandboxed="profile none" if self.catalog.bare(profile) else "",
+            unsandboxed="request" if request.unsandboxed else "profile none" if self.catalog.bare(profile) else "",
+            excluded=self.catalog.excluded,
             text=request.text,
             cwd=cwd,
             scope=session.scope,
@@ -253,7 +254,7 @@ class Engine:
         """
         if self.state is State.DRAINING:
             raise Unavailable("the daemon is draining", fix="retry when it has restarted")
-        validate(request)
+        validate(request, unsandboxed=self.config.policy.allow_unsandboxed)
         key = (session.id, request.request_id)
         if request.request_id and key in self._by_request:
             job = self._jobs[self._by_request[key]]

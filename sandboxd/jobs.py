@@ -91,11 +91,14 @@ class Job:
         }
 
 
-def validate(request: Request) -> None:
-    """Raise RequestError for what is no valid request, whoever sends it."""
-    if request.unsandboxed:
+def validate(request: Request, *, unsandboxed: bool = False) -> None:
+    """Raise RequestError for what is no valid request, whoever sends it, and Forbidden for one to run without a sandbox where
+    the configuration does not permit that at all (`unsandboxed`)."""
+    if request.unsandboxed and not unsandboxed:
         raise Forbidden(
-            "running without a sandbox is not permitted", field="command.dangerously_disable_sandbox", fix="leave it out"
+            "running without a sandbox is not permitted",
+            field="command.dangerously_disable_sandbox",
+            fix="leave it out; `policy.allow_unsandboxed` would let a human agree to it",
         )
     if "\0" in request.text:
         raise RequestError("the command contains a NUL character", field="command.text", fix="remove it")

@@ -23,12 +23,15 @@ from sandboxd.model import (
     Mode,
     Needs,
     Opinion,
+    Rule,
     RuleSet,
     Scope,
     Timing,
     ToolCall,
 )
 from sandboxd.observe import observe
+from sandboxd.policy.patterns import Place
+from sandboxd.policy.rules import excluded
 from sandboxd.policy.waterfall import evaluate
 from sandboxd.toolcalls import HOST_TMP, analyze_call, texts
 
@@ -50,6 +53,7 @@ class Question:
     enforcement_full: bool = True
     auto_allow_if_sandboxed: bool = False
     unsandboxed: str = ""
+    excluded: tuple[Rule, ...] = ()  # what runs without a sandbox when a line holds nothing else
     tables: Tables = TABLES
     more_path: tuple[str, ...] = ()  # what profile and session add to PATH
     breaker_open: bool = False
@@ -121,6 +125,10 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         )
     if scope.guarded:  # as the targets of core.hooksPath: what runs there runs outside the box
         facts = dataclasses.replace(facts, hooks_paths=(*facts.hooks_paths, *scope.guarded))
+    unsandboxed = question.unsandboxed
+    if question.excluded and not unsandboxed and question.call is None:
+        place = Place(question.cwd, scope.workspace, scope.home)
+        unsandboxed = "excluded command" if excluded(question.excluded, analysis, place) else ""
     observed = time.perf_counter()
     inputs = Inputs(
         analysis=analysis,
@@ -130,7 +138,7 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         facts=facts,
         opinions=opinions,
         headless=question.headless,
-        unsandboxed=question.unsandboxed,
+        unsandboxed=unsandboxed,
         enforcement_full=question.enforcement_full,
         auto_allow_if_sandboxed=question.auto_allow_if_sandboxed,
         breaker_open=question.breaker_open,

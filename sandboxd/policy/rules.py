@@ -7,7 +7,7 @@
     Bash(git * main)                          `*` elsewhere spans anything
     Read(~/projects/**)  Edit(src/*.py)       path globs: `*` one level, `**` any depth
     WebFetch(domain:example.com)              a host; `*.example.com` those below it
-    mcp__server  mcp__server__*  mcp__server__tool
+    mcp__server  mcp__server__*  mcp__server__tool  mcp__server__get_*  mcp__*
     Skill(name)  Agent(name)  Other(text:*)   exactly, or as a prefix
 
 Parentheses inside are written `\\(` and `\\)`. Rules that tighten (deny, ask) see a command as written, without its
@@ -24,7 +24,7 @@ import re
 from dataclasses import dataclass
 
 from sandboxd.errors import RuleError
-from sandboxd.model import AnalyzedCommand, Behavior, Effect, EffectKind, Rule, RuleSet, Source, Unparsed
+from sandboxd.model import Analysis, AnalyzedCommand, Behavior, Effect, EffectKind, Rule, RuleSet, Source, Unparsed
 from sandboxd.policy.patterns import (
     ArgvPattern,
     Place,
@@ -62,7 +62,8 @@ EFFECTS: dict[str, frozenset[EffectKind]] = {
     "web": frozenset((EffectKind.NETWORK,)),
 }
 _TOOL = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-_MCP = re.compile(r"mcp__[A-Za-z0-9_.-]+?(?:__(?:[A-Za-z0-9_.-]+|\*))?")
+_MCP = re.compile(r"mcp__(?:\*|[A-Za-z0-9_.-]+?(?:__(?:[A-Za-z0-9_.-]+\*?|\*))?)")
+_QUOTED = re.compile(r"'[^']*'|\"(?:[^\"\\]|\\.)*\"", re.DOTALL)
 _HOST = re.compile(r"(?:\*\.)?[a-z0-9](?:[a-z0-9.-]*[a-z0-9])?|\*|[0-9a-f:]*:[0-9a-f:]*")
 
 
@@ -118,7 +119,7 @@ def _split(text: str, origin: str, lenient: bool) -> tuple[str, str | None]:
     if not paren:
         return name, None
     content, bare, closed = _unescape(rest)
-    if not closed or (bare and lenient and content.count("(") != content.count(")")):
+    if not closed or (bare and lenient and not _balanced(content)):
         raise wrong("is not closed", f"end it with `)`, for example `{name}({rest or 'content'})`")
     if bare and not lenient:
         escaped = content.replace("(", "\\(").replace(")", "\\)")
@@ -128,6 +129,12 @@ def _split(text: str, origin: str, lenient: bool) -> tuple[str, str | None]:
     if not content.strip():
         raise wrong("has an empty content", f"write `{name}` for the whole tool")
     return name, content
+
+
+def _balanced(content: str) -> bool:
+    """Whether each parenthesis outside quotes has its partner."""
+    plain = _QUOTED.sub("", content)
+    return plain.count("(") == plain.count(")")
 
 
 def _unescape(rest: str) -> tuple[str, bool, bool]:
@@ -169,7 +176,7 @@ def _check_content(rule: Rule) -> None:
     if family == "bash":
         if content in (":*", "prefix:"):
             raise wrong("has an empty prefix", "write `Bash` for the whole tool, or the words before `:*`")
-        if ":*" in content[:-2]:
+        if ":*" in content.removesuffix(":*"):
             raise wrong("has `:*` before its end", "`:*` stands last; write ` *` in the middle")
         if content.startswith("prefix:") and content.endswith(":*"):
             raise wrong("says twice that it is a prefix", f"write `Bash({content[len('prefix:') :]})`")
@@ -204,7 +211,7 @@ class Compiled:
             return True
         if not mine.startswith("mcp__"):
             return False
-        return tool.startswith(mine[:-1] if mine.endswith("__*") else f"{mine}__")
+        return tool.startswith(mine[:-1] if mine.endswith("*") else f"{mine}__")
 
     def command(self, views: tuple[str, ...], exact: str) -> bool:
         """Whether a content rule for commands matches one of the argv texts; `exact` is the argv as written.
@@ -387,6 +394,15 @@ def matches(rule: Rule, command: AnalyzedCommand, place: Place) -> bool:
             return compiled.command(tight_views(command), "")
         return command.clean_env and compiled.command((argv_text(command.harmless),), argv_text(command.argv))
     return any(compiled.effect(effect) for effect in command.effects)
+
+
+def excluded(rules: tuple[Rule, ...], analysis: Analysis, place: Place) -> bool:
+    """Whether every subcommand of a line is one of these, seen as by rules that allow: then it runs without a sandbox."""
+    return (
+        analysis.unparsed is None
+        and bool(analysis.commands)
+        and all(bool(command.argv) and any(matches(rule, command, place) for rule in rules) for command in analysis.commands)
+    )
 
 
 def _example(rule: Rule, example: str) -> bool:

@@ -70,7 +70,9 @@ def _wins(other: Rule, rule: Rule, strategy: Strategy, first: bool) -> bool:
 def _covers(wide: Rule, narrow: Rule) -> bool:
     """Whether `wide` certainly matches everything that `narrow` does."""
     if wide.tool != narrow.tool:
-        return wide.tool.startswith("mcp__") and narrow.tool.startswith(wide.tool.removesuffix("*").removesuffix("__") + "__")
+        return wide.tool.startswith("mcp__") and narrow.tool.startswith(
+            wide.tool[:-1] if wide.tool.endswith("*") else f"{wide.tool}__"
+        )
     if wide.content is None or wide.content == narrow.content:
         return True
     if narrow.content is None or wide.tool != "Bash":

@@ -41,6 +41,8 @@ def test_lenient() -> None:
     """Other programs leave parentheses inside unescaped; those rules are read as they stand."""
     parsed = parse_rule("Bash(echo (a))", Behavior.DENY, Source.USER, "x:1", lenient=True)
     assert parsed.content == "echo (a)"
+    for text in ('git commit -m "fix: (x"', "sed 's/)/(/;s/(/x/' f", 'python3 -c "print(1)"'):
+        assert parse_rule(f"Bash({text})", Behavior.ALLOW, Source.USER, "x:1", lenient=True).content == text
     with pytest.raises(RuleError):
         parse_rule("Bash(echo (a)", Behavior.DENY, Source.USER, "x:1", lenient=True)
 
