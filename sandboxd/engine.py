@@ -52,7 +52,7 @@ from sandboxd.record.audit import DecisionRow, Record
 from sandboxd.run.execution import Execution
 from sandboxd.schedule.driver import Lanes
 from sandboxd.session import Role, SessionSpec, SessionState
-from sandboxd.sessions import Sessions
+from sandboxd.sessions import Sessions, no_place
 from sandboxd.toolbox import BUILT_IN
 from sandboxd.toolcalls import denied
 from sandboxd.tooluses import ToolUses, Use
@@ -401,10 +401,15 @@ class Engine:
     async def create_session(self, spec: SessionSpec, role: Role, secret: str = "") -> SessionState:
         """A new session, recorded, its SessionStart hooks run. Raises what `Sessions.create` raises."""
         session = self.sessions.create(spec, role, secret)
+        try:
+            self.past.remember(session.id, session.secret)
+        except OSError as error:
+            self.past.forget(session.id)
+            self.sessions.delete(session)
+            raise no_place(error) from None
         self.record.record_session(
             session.id, session.workspace, session.mode.value, profile=session.profile, parent_id=spec.parent_id
         )
-        self.past.remember(session.id, session.secret)
         await self.consulting.session_began(session)
         return session
 

@@ -13,7 +13,7 @@ import tempfile
 
 from sandboxd import leftovers
 from sandboxd.config import Config, Directories
-from sandboxd.errors import Exhausted, Forbidden, NotFound, RequestError
+from sandboxd.errors import Exhausted, Forbidden, NotFound, RequestError, Unavailable
 from sandboxd.isolation import environment
 from sandboxd.model import Behavior, Mode, Session, Source
 from sandboxd.paths import expand_home, is_within, join
@@ -45,7 +45,8 @@ class Sessions:
     def create(self, spec: SessionSpec, role: Role, secret: str = "") -> SessionState:
         """A new session; the child of another when the spec names one, whose `secret` the agent socket must carry.
 
-        Raises RequestError naming the field, NotFound, Forbidden, Exhausted, or ConfigError for a bad rule file.
+        Raises RequestError naming the field, NotFound, Forbidden, Exhausted, Unavailable when the disk has no place for
+        it, or ConfigError for a bad rule file.
         """
         if len(self._by_id) >= self.config.sessions.max_sessions:
             raise Exhausted("too many sessions", fix="delete some or raise `sessions.max_sessions`")
@@ -61,7 +62,7 @@ class Sessions:
         if uid == 0 and owner.st_uid != 0:
             uid, gid, home = owner.st_uid, owner.st_gid, _home_of(owner.st_uid)
         session_id = f"s-{secrets.token_hex(8)}"
-        tmp = self._make_tmp(session_id, uid, gid)
+        tmp, spill = self._make_places(session_id, uid, gid)
         isolation = Session(
             id=session_id,
             workspace=workspace,
@@ -70,7 +71,7 @@ class Sessions:
             gid=gid,
             tmp=tmp,
             own=self._dirs.own,
-            spill=self.spills.open(session_id, uid, gid),
+            spill=spill,
             registry=f"{self._dirs.state}/mountpoints",
             additional=spec.additional,
             env=spec.env if parent is None else tuple((dict(parent.isolation.env) | dict(spec.env)).items()),
@@ -221,6 +222,18 @@ class Sessions:
             if is_within(workspace, own):
                 raise RequestError(f"workspace `{workspace}` is sandboxd's own", field="workspace", fix="choose another")
 
+    def _make_places(self, session_id: str, uid: int, gid: int) -> tuple[str, str]:
+        """Its /tmp and the directory of its stored results. Raises Unavailable, with neither left."""
+        tmp = ""
+        try:
+            tmp = self._make_tmp(session_id, uid, gid)
+            return tmp, self.spills.open(session_id, uid, gid)
+        except OSError as error:
+            if tmp:
+                _remove_tree(tmp)
+            self.spills.drop(session_id)
+            raise no_place(error) from None
+
     def _make_tmp(self, session_id: str, uid: int, gid: int) -> str:
         """The host directory behind the session's /tmp.
 
@@ -236,6 +249,13 @@ class Sessions:
         if uid != os.getuid():
             os.chown(path, uid, gid)
         return path
+
+
+def no_place(error: OSError) -> Unavailable:
+    """For the caller, when the disk refuses what every session needs."""
+    return Unavailable(
+        f"no session can be opened: {error.strerror}", fix="see the disk of the state directory and of the temporary one"
+    )
 
 
 def _check_bypass(state: SessionState, mode: Mode) -> None:
