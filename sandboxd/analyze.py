@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from sandboxd.effects.call import Nested
+from sandboxd.effects.environment import Environment
 from sandboxd.effects.infer import Context, Inferred, infer
 from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, fragments, resolve
@@ -134,14 +135,19 @@ class _Line:
         self, script: Script, bases: tuple[str, ...] | None, via: str, hints: tuple[str, ...], depth: int, span: Span | None
     ) -> None:
         outer = self.functions
-        self.functions = outer | frozenset(script.functions)
-        if any(assignment.name in ("HOME", "PWD") for command in script.subcommands for assignment in command.assignments):
-            self.known = ()
-        about = _hints(script, hints, Place(bases, self.context.home, self.known))
-        self.counters = frozenset(filter(self.tables.environment.ordinary, _counters(script)))
-        feeds: dict[int, tuple[str, ...]] = {}
+        if script.functions:
+            self.functions = outer | frozenset(script.functions)
         home = self.context.home
-        place = Place(bases, home, self.known, about)
+        for command in script.subcommands:
+            for assignment in command.assignments:
+                if assignment.name in ("HOME", "PWD"):
+                    self.known = ()
+        place = Place(bases, home, self.known)
+        about = _hints(script, hints, place)
+        self.counters = _counters(script, self.tables.environment)
+        feeds: dict[int, tuple[str, ...]] = {}
+        if about:
+            place = Place(bases, home, self.known, about)
         for command in script.subcommands:
             cwds = _places(command.cwds, bases, home)
             if cwds != place.cwds:
@@ -166,7 +172,8 @@ class _Line:
         found = infer(command, context)
         self.clean = self.clean and found.lasting
         effects = found.effects if not self.links else self._through_links(found.effects)
-        self._remember_links(found, place)
+        if found.links:
+            self._remember_links(found, place)
         if found.levels:
             self.levels.append(found.levels)
         at = len(self.commands)
@@ -288,12 +295,19 @@ def _lines(word: Word, place: Place) -> tuple[str, ...]:
     return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
 
 
+_NOWHERE = Place(None, "")
+# Builtins that give variables their values, or say what another may read.
+_FILLING = frozenset(
+    ("set", "read", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local", "readonly")
+)
+
+
 def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """Literal pieces that variables may hold: positional parameters, names that `read` fills, `printf -v`, and what is
     assigned from a place that `start` knows (`x=$HOME`)."""
     out: list[tuple[str, tuple[str, ...]]] = []
     positional = list(given)
-    place = Place(None, "")
+    place = _NOWHERE
     texts: list[str] = []
     readers: list[str] = []
     lists: list[str] = []  # what loops run over; which variable they fill is not told
@@ -302,7 +316,9 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
             if redirect.op in (_HEREDOC, _HERESTRING):
                 texts.extend(_lines(redirect.target, place))
         name = command.argv[0].value if command.argv else None
-        if name == "set" or (name in script.functions and name is not None):
+        if name is None or (name not in _FILLING and name not in script.functions):
+            pass
+        elif name == "set" or name in script.functions:
             positional.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         elif name in ("read", "mapfile", "readarray"):
             readers.extend(word.value for word in command.argv[1:] if word.value and not word.value.startswith("-"))
@@ -351,9 +367,10 @@ def _counter(command: Subcommand) -> str | None:
     return match[1] if match is not None else None
 
 
-def _counters(script: Script) -> frozenset[str]:
+def _counters(script: Script, environment: Environment) -> frozenset[str]:
     """Counters of counting loops that nothing else in the text can set: arithmetic on them evaluates numbers only."""
-    found = {name for command in script.subcommands if (name := _counter(command)) is not None}
+    heads = [_counter(command) for command in script.subcommands if command.kind is _ARITHMETIC]
+    found = {name for name in heads if name is not None and environment.ordinary(name)}
     for command in script.subcommands if found else ():
         if command.kind is _WORDS:
             return frozenset()

@@ -8,7 +8,7 @@ or where the table says that no option of the tool matters (`inert`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from sandboxd.effects.rows import Arity, Level, Operand, Option, Table, When
@@ -91,7 +91,7 @@ def cut(word: Word, count: int) -> Word:
             part = Part(_LITERAL, values[0], True)
             return Word(word.span, (part,), values)
         return Word(word.span, _cut_parts(word.parts, count), values, word.flags)
-    return replace(word, parts=_cut_parts(word.parts, count))
+    return Word(word.span, _cut_parts(word.parts, count), word.values, word.flags)
 
 
 def _cut_parts(parts: tuple[Part, ...], count: int) -> tuple[Part, ...]:
@@ -101,7 +101,7 @@ def _cut_parts(parts: tuple[Part, ...], count: int) -> tuple[Part, ...]:
             out.append(part)
         elif part.kind is _LITERAL:
             if len(part.text) > count:
-                out.append(replace(part, text=part.text[count:]))
+                out.append(Part(part.kind, part.text[count:], part.quoted, part.default, part.op, part.operand))
             count -= len(part.text)
         else:
             count = 0

@@ -63,6 +63,8 @@ def describe(effect: Effect) -> str:
 
 def evidence(inputs: Inputs, findings: tuple[Finding, ...], hits: tuple[Hit, ...]) -> tuple[Evidence, ...]:
     """Everything a step looked at, with where it stands."""
+    if not (findings or hits):
+        return ()
     analysis = inputs.analysis
     out = []
     for hit in hits:

@@ -60,6 +60,8 @@ def by_step(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
 
 def for_reading(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
     """For 2e: nothing that writes."""
+    if not verdicts.allows:
+        return ()
     reads = (GrantKind.HOST, GrantKind.READ)
     return tuple(grant for grant in named_by_rules(inputs, verdicts) if grant.kind in reads)
 

@@ -107,20 +107,23 @@ def program(argv: Argv) -> str | None:
     return None if not argv or argv[0] is None else argv[0].rpartition("/")[2]
 
 
+# What `catastrophe` knows, besides the formatters.
+_DESTROYERS = frozenset(
+    ("systemctl", "init", "telinit", "kexec", "wipefs", "cryptsetup", "sysctl", *_POWER, *_PARTITIONERS, *_CONTAINERS)
+)
 _INTERESTING = frozenset(
-    (
-        *("git", "chmod", "systemctl", "init", "telinit", "kexec", "wipefs", "cryptsetup", "sysctl"),
-        *(PRIVILEGE | _POWER | _PARTITIONERS | _CONTAINERS | _RUNNERS | INSTALLERS.keys() | _ALIASES.keys()),
-    )
+    ("git", "chmod", *(_DESTROYERS | PRIVILEGE | _RUNNERS | INSTALLERS.keys() | _ALIASES.keys())),
 )
 
 
 def interesting(argv: Argv) -> bool:
     """Whether any table here knows the program: a quick no for all others."""
     name = program(argv)
-    return name is not None and (
-        name in _INTERESTING or (name[:1] in _FORMAT_INITIALS and _FORMATTERS.fullmatch(name) is not None)
-    )
+    return name is not None and (name in _INTERESTING or _formats(name))
+
+
+def _formats(name: str) -> bool:
+    return name[:1] in _FORMAT_INITIALS and _FORMATTERS.fullmatch(name) is not None
 
 
 def views(command: AnalyzedCommand) -> tuple[Argv, ...]:
@@ -134,6 +137,8 @@ def privilege(argv: Argv) -> str | None:
     name = program(argv)
     if name in PRIVILEGE:
         return "runs with more privilege"
+    if name != "chmod" and name not in _CONTAINERS:
+        return None
     words = known(argv)
     if name == "chmod" and any(re.fullmatch(r"[0-7]?[2-7][0-7]{3}|[ugoa]*\+[rwxXt]*s[rwxXst]*", word) for word in words):
         return "sets a setuid or setgid bit"
@@ -145,7 +150,7 @@ def privilege(argv: Argv) -> str | None:
 def catastrophe(argv: Argv) -> str | None:
     """Why running the program itself is a catastrophe."""
     name = program(argv)
-    if name is None:
+    if name is None or (name not in _DESTROYERS and not _formats(name)):
         return None
     words = known(argv)
     if ASKS.intersection(words):
@@ -159,7 +164,7 @@ def catastrophe(argv: Argv) -> str | None:
         return "stops the machine"
     if name == "kexec" and has(words, word_set("-e --exec")):
         return "boots another kernel"
-    if _FORMATTERS.fullmatch(name) or (name == "wipefs" and has(words, word_set("-a --all -o --offset"))):
+    if _formats(name) or (name == "wipefs" and has(words, word_set("-a --all -o --offset"))):
         files = operands and None not in argv and not any(word.startswith("/dev/") for word in operands)
         return None if files else "formats a device"
     if name in _PARTITIONERS and not has(words, word_set("-l --list -p --print -d --dump print")):
@@ -247,6 +252,7 @@ _SEARCHERS = re.compile(r".*grep|ack|ag|rg|less|more|curl")
 _EDITORS = word_set("ed red ex vi vim nvim gvim nano pico emacs emacsclient micro joe jed kak hx mcedit")
 _SHELLS = word_set("sh bash dash zsh ksh ash")
 _MULTICALL = word_set("busybox toybox parallel rush")
+_WRITERS = _EDITORS | _SHELLS | _MULTICALL
 _READERS = word_set(
     "cat ls head tail grep egrep fgrep wc stat find du md5sum sha1sum sha256sum od hexdump strings diff cmp test sort uniq cut"
     " nl tac rev file readlink realpath less more"
@@ -262,7 +268,9 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     """
     name = program(argv)
     words = list(dict.fromkeys((*known(argv), *mentions)))
-    if name is None or _SEARCHERS.fullmatch(name):
+    if name is None or (name not in _WRITERS and not any([word.startswith("-") for word in words])):
+        return None
+    if _SEARCHERS.fullmatch(name):
         return None
     options = [(at, word) for at, word in enumerate(words) if word.startswith("-")]
     for at, word in options:

@@ -19,6 +19,8 @@ _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _WRITE, _NETWORK, _SECRET = EffectKind.READ, EffectKind.WRITE, EffectKind.NETWORK, Sensitivity.SECRET
 _NOBODY: frozenset[int] = frozenset()
+_MOVES = frozenset(("cd", "pushd"))
+_NOTHING: frozenset[str | None] = frozenset()
 
 
 def may_write(path: str, scope: Scope) -> bool:
@@ -42,12 +44,12 @@ class _Reach:
     def __init__(self, inputs: Inputs, verdicts: Verdicts) -> None:
         self.scope = inputs.scope
         self.inputs = inputs
-        self.facts: dict[str, PathFact] = {fact.path: fact for fact in inputs.facts.paths}
+        self.facts: dict[str, PathFact] = {fact.path: fact for fact in inputs.facts.paths} if inputs.facts.paths else {}
         # Effects that allow rules speak of, by identity, and those that one names more closely than by the tool.
         self.named: frozenset[int] = _NOBODY
         self.precise: frozenset[int] = _NOBODY
         # Whoever may edit a file by a rule may see it in the edit. Of commands, which may print it, this is not so.
-        self.edited: frozenset[str | None] = frozenset()
+        self.edited: frozenset[str | None] = _NOTHING
         if verdicts.allows:
             named = [(hit.effect, hit.compiled.rule.content is not None) for hit in verdicts.allows if hit.effect is not None]
             self.named = frozenset(id(effect) for effect, _ in named)
@@ -88,7 +90,7 @@ class _Reach:
                 if not may_write(path, scope):
                     self._add("scope.directory", f"it changes to `{path}`, outside the workspace", command)
         argv = command.bare or command.argv
-        if argv and argv[0] in ("cd", "pushd"):
+        if argv and argv[0] in _MOVES:
             operands = [word for word in argv[1:] if word is None or not word.startswith("-")]
             if not operands:
                 path = scope.home if argv[0] == "cd" else cwd
