@@ -14,6 +14,7 @@ import json
 import re
 import shlex
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 from sandboxd.consult.transcript import Transcript, UserMessage
@@ -237,18 +238,22 @@ def _hidden(text: str, secrets: tuple[str, ...], words: tuple[str, ...] = ()) ->
 
 
 _PIECES = re.compile(r"[\s=:@,;&|<>()'\"`{}\\]+")
-_IMITATES = re.compile(
+_IMITATES = (  # compiled when it is first needed, which takes longer than all else here that is loaded
     r"(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|instruction|rule|polic)"
     r"|system\s*(?:prompt|message|:)|<\s*/?\s*(?:data|system|user|human|assistant|instruction|nonce)"
     r"|<\|\w+\|>|\[/?inst\]|^\s*(?:human|assistant|user|system)\s*:"
     r"|\bclassifier|\bverdict\b|\bnonce\b|\byou (?:are|must|should|will|can)\b|\bas an? (?:ai|assistant|model)\b"
     r"|(?:pre-?|already |been |is |are )(?:approved|authori[sz]ed|allowed|permitted)\b"
     r"|\b(?:reply|respond|answer|output)\b.{0,20}\ballow"
-    r"|\bend of (?:data|command|input)|\b(?:marked|classified|considered|deemed) (?:as )?safe\b|\ballow [0-9a-f]{6,}",
-    re.IGNORECASE | re.MULTILINE | re.DOTALL,
+    r"|\bend of (?:data|command|input)|\b(?:marked|classified|considered|deemed) (?:as )?safe\b|\ballow [0-9a-f]{6,}"
 )
+
+
+@cache
+def _imitates() -> re.Pattern[str]:
+    return re.compile(_IMITATES, re.IGNORECASE | re.MULTILINE | re.DOTALL)
 
 
 def imitates(text: str) -> bool:
     """Whether a command holds text that speaks to its judge. It makes caution greater, and decides nothing."""
-    return _IMITATES.search(text) is not None
+    return _imitates().search(text) is not None
