@@ -17,11 +17,10 @@ Whatever goes wrong while something is made empties the pool: what is asked for 
 from __future__ import annotations
 
 import os
-import select
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import mountsteps, pool
@@ -149,6 +148,9 @@ class Keeper:
     def _note(self, entry: Entry, now: float) -> None:
         entry.demand = pool.started(entry.demand, now)
         self._last_event = now
+        self._work()
+
+    def _work(self) -> None:
         if self._thread is None and not self._closed:
             self._thread = threading.Thread(target=self._run, name="sandboxd-pool", daemon=True)
             self._thread.start()
@@ -246,17 +248,32 @@ class Keeper:
             counts = self._counts
             return Figures(boxes, len(self._entries), counts["warm"], counts["template"], counts["cold"])
 
-    def await_ready(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
-        """Wait until so many boxes are ready for a plan whose template is known; False at the end of `timeout` seconds."""
+    def prepare(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
+        """Have so many boxes ready for a plan, as if it had been used before; False when they are not in `timeout` seconds."""
         key, end = key_of(plan), time.monotonic() + timeout
+        with self._lock:
+            now = time.monotonic()
+            entry = self._entries.get(key)
+            if entry is None:
+                steps = mountsteps.steps(plan)
+                if not steps.shared or self.caps.budget < count:
+                    return False
+                entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
+                entry.template.hold()
+            peak = max(entry.demand.peak, count - 1)
+            entry.demand = replace(entry.demand, uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
+            self._last_event = now - pool.QUIET
+            self._work()
         while time.monotonic() < end:
             with self._lock:
                 entry = self._entries.get(key)
-                for box in entry.boxes if entry is not None else ():
+                if entry is None:
+                    return False
+                for box in entry.boxes:
                     box.look()
-                if entry is not None and sum(box.ready for box in entry.boxes) >= count:
+                if sum(box.ready for box in entry.boxes) >= count:
                     return True
-            select.select([], [], [], 0.002)
+            time.sleep(0.001)
         return False
 
     def close(self) -> None:

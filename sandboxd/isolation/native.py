@@ -97,12 +97,15 @@ class Native:
         """The pool's, None while nothing has been started."""
         return self._keeper.figures() if self._keeper is not None else None
 
-    def ready(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
-        """Wait until so many boxes are ready for a plan that has been started before; False when they are not in time."""
+    def prepare(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
+        """Have so many boxes ready for a plan; False when it can have none, or not in `timeout` seconds. Blocking."""
+        if (plan.uid, plan.gid) != (os.geteuid(), os.getegid()):
+            check_user(plan)
+        self._need_trial()
         plan, lease = protect.prepare(plan)
         if lease is not None:
             lease.release()
-        return self._keeper_now().await_ready(plan, count, timeout)
+        return self._keeper_now().prepare(plan, count, timeout)
 
     def _keeper_now(self) -> Keeper:
         with self._lock:

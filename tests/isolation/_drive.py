@@ -17,11 +17,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from sandboxd.errors import SandboxdError
-from sandboxd.isolation import backends, profiles
+from sandboxd.errors import IsolationError, SandboxdError
+from sandboxd.isolation import backends, mountsteps, profiles
+from sandboxd.isolation.native import Native
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
-from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, PlanRequest, Require, Session, Stdio
+from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, LaunchPlan, PlanRequest, Require, Session, Stdio
 from sandboxd.observe import aftermath, observe
 
 WRITE = ("workspace_write", "")
@@ -83,12 +84,18 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
 
 
 def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
-    """`then` is what to do at the first output: `kill` the box, or send it a signal by number."""
+    """`then` is what to do at the first output: `kill` the box, or send it a signal by number.
+
+    The backend `warm` is `native` with a box that is ready before its command comes.
+    """
+    warm, name = name == "warm", "native" if name == "warm" else name
     launch = plan(asked, backends.host_facts(asked.session, asked))
     watch = aftermath.begin(asked, launch)
     probes = tuple(probe for probe in PROBES if probe.backend == name)
     require = Require.NONE if name == "none" else asked.profile.require
     backend = backends.choose(dataclasses.replace(asked.profile, fallback=(name,), require=require), probes)
+    if warm:
+        prepare(launch)
     ends, child = _pipes(asked.report_cwd)
     try:
         box = backend.start(launch, child)
@@ -115,6 +122,16 @@ def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
         "broken": list(promise_broken(err, launch)),
         "enforcement": {state.layer.value: state.strength.value for state in box.enforcement.layers},
     }
+
+
+def prepare(launch: LaunchPlan) -> None:
+    """Have a box ready for a plan, if boxes can be made before their command for it at all."""
+    native = next(each for each in backends.BACKENDS if isinstance(each, Native))
+    try:
+        ready = native.prepare(launch, timeout=20)
+    except IsolationError:
+        return  # and the start says so
+    assert ready or not mountsteps.steps(launch).shared, "no box got ready"
 
 
 @contextmanager
@@ -183,6 +200,10 @@ def _read_all(ends: tuple[int, ...], box: Box, then: str) -> tuple[str, str, str
     return texts[0], texts[1], texts[2] if len(texts) > 2 else ""
 
 
+try:
+    os.fstat(7)
+except OSError:  # kept for `leak`, whatever the backends open for themselves
+    os.dup2(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 7, inheritable=False)
 PROBES = backends.probe_all()
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-KINDS = [f"{kind}-{backend}" for backend in ("bwrap", "native") for kind in ("root", "plain", "dropped")]
+KINDS = [f"{kind}-{backend}" for backend in ("bwrap", "native", "warm") for kind in ("root", "plain", "dropped")]
 
 
 @pytest.fixture(scope="session", params=KINDS)
