@@ -11,7 +11,7 @@ from functools import partial
 
 from sandboxd.config import RunSettings
 from sandboxd.jobs import Job
-from sandboxd.model import UNLIMITED, ModelText, Output, Result, Stream
+from sandboxd.model import UNLIMITED, EndKind, ModelText, Output, Result, Stream
 from sandboxd.run.execution import Execution
 from sandboxd.run.modeltext import model_text
 from sandboxd.run.preview import Budgets, over
@@ -78,6 +78,8 @@ def _limit(source: Job | Given) -> int | None:
 
 
 async def _read(source: Job | Given, spills: Spills, settings: RunSettings, *, force: bool = False) -> ModelText:
+    if isinstance(source, Job) and (said := _denied(source.execution)) is not None:
+        return said
     if isinstance(source, Given):
         store, kept = partial(spills.store, source.session_id, source.name), source.kept()
     else:
@@ -87,4 +89,12 @@ async def _read(source: Job | Given, spills: Spills, settings: RunSettings, *, f
 
 async def past_view(execution: Execution, settings: RunSettings) -> ModelText:
     """What a model reads of an execution of an earlier daemon. Its session is gone, and so is the place for the rest."""
+    if (said := _denied(execution)) is not None:
+        return said
     return await asyncio.to_thread(model_text, execution.kept(), budgets(settings), None, lambda _: None)
+
+
+def _denied(execution: Execution) -> ModelText | None:
+    """Of a command that was denied a model reads what stopped it, and what to do instead; None for any other."""
+    result = execution.result
+    return ModelText(result.cause, whole=True) if result is not None and result.end is EndKind.DENIED else None

@@ -612,6 +612,7 @@ class ModelText(google.protobuf.message.Message):
     WHOLE_FIELD_NUMBER: builtins.int
     SPILL_PATH_FIELD_NUMBER: builtins.int
     text: builtins.str
+    """The output; of a denied command what stopped it, and what to do instead, in one line."""
     whole: builtins.bool
     """Nothing is left out."""
     spill_path: builtins.str

@@ -68,7 +68,11 @@ async def test_the_tool_bash_is_a_command(session: AsyncSession) -> None:
     check = await session.check_tool("Bash", {"command": "ls | head", "timeout": 5000, "description": "lists"})
     assert (check.decision.step, check.text) == ("2e", "ls | head")
     assert check.decision.promise
-    assert (await session.check_tool("Bash", {"command": "mv a b"})).decision.behavior is Behavior.ASK
+    assert check.steering == ""
+    check = await session.check_tool("Bash", {"command": "mv a b"})
+    assert check.decision.behavior is Behavior.ASK
+    assert check.steering.startswith("a person must agree because `mv a b`")
+    assert check.steering == (await session.check("mv a b")).steering
     with pytest.raises(Forbidden):
         await session.check_tool("Bash", {"command": "ls", "dangerouslyDisableSandbox": True})
 

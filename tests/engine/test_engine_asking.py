@@ -12,7 +12,7 @@ from sandboxd import config as settings
 from sandboxd import trust
 from sandboxd.consult.approvals import Change
 from sandboxd.errors import Forbidden, NotFound, RequestError
-from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, Request
+from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, ModelText, Request
 from sandboxd.run.execution import Execution
 from sandboxd.sessions import MAX_DEPTH, Role, SessionSpec, SessionState
 from tests.engine.conftest import House, finish
@@ -172,6 +172,8 @@ async def test_a_steering_text_reaches_the_model(house: House) -> None:
     assert result.cause.startswith("blocked because ")
     assert "; instead: " in result.cause
     assert "\n" not in result.cause
+    text = await house.engine.model_text(house.engine.list_executions(None)[-1])
+    assert text == ModelText(result.cause, whole=True)
 
 
 # -- the mode changes under a question ---------------------------------------------------------------------------------
