@@ -70,8 +70,8 @@ class Daemon:
 
 
 @contextmanager
-def daemon(settings: str = "") -> Iterator[Daemon]:
-    """A serving daemon; killed and removed at the end."""
+def daemon(settings: str = "", *, wait: bool = True) -> Iterator[Daemon]:
+    """A daemon, serving unless `wait` is false; ended and removed at the end."""
     with tempfile.TemporaryDirectory(prefix="sbxd-load-") as directory:
         home = Path(directory)
         for name in ("ws", "r", "t"):
@@ -83,7 +83,7 @@ def daemon(settings: str = "") -> Iterator[Daemon]:
         child = subprocess.Popen([sys.executable, "-m", "sandboxd.cli.main", "serve"], env=env, stderr=subprocess.PIPE)
         try:
             assert child.stderr is not None
-            while select.select([child.stderr], [], [], 30)[0]:
+            while wait and select.select([child.stderr], [], [], 30)[0]:
                 line = child.stderr.readline()
                 if b"serving on" in line or not line:
                     break
