@@ -190,9 +190,15 @@ class ToolUses:
         def eligible(opinion: Opinion) -> bool:
             return not isinstance(judged.with_opinion(opinion).outcome, Needs)
 
+        async def classified() -> Opinion | None:
+            opinion = await self._classified(use.session, judged, use.call)
+            if opinion is not None:
+                use.stages.took("classifier", time.monotonic() - began)
+            return opinion
+
         began = time.monotonic()
         asking = hooks.each(use.hooks(event), event, use.payload(), **self._place(use))
-        others = [*map(heard, asking), self._classified(use.session, judged, use.call)]
+        others = [*map(heard, asking), classified()]
         opinion = await first_eligible(None, others, eligible)
         if asking:
             use.stages.took("permission hooks", time.monotonic() - began)

@@ -4,15 +4,17 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from sandboxd import config as settings
 from sandboxd import trust
+from sandboxd.config import PolicySettings
 from sandboxd.consult.approvals import Change
 from sandboxd.errors import Forbidden, NotFound, RequestError
-from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, ModelText, Request
+from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, ModelText, Request, Strategy
 from sandboxd.run.execution import Execution
 from sandboxd.sessions import MAX_DEPTH, Role, SessionSpec, SessionState
 from tests.engine.conftest import House, finish
@@ -388,3 +390,26 @@ async def test_a_permission_request_hook_may_rewrite_once(house: House) -> None:
     result, _, events = await house.run("echo one > made", session)
     assert result.end is EndKind.DENIED
     assert all(event.decision.step == "1e" for event in events if isinstance(event, Decided))
+
+
+# -- who may take whose place ----------------------------------------------------------------------------------------------
+
+
+async def test_an_agents_own_ask_replaces_no_deny(house: House) -> None:
+    """Where sources are ordered, the rules with which an agent opens its session stand first, and only tighten: what the
+    user denies stays denied. A human who opens one may say otherwise."""
+    config = dataclasses.replace(house.engine.config, policy=PolicySettings(strategy=Strategy.SOURCE_ORDER))
+    config = dataclasses.replace(config, sessions=dataclasses.replace(config.sessions, roots=(str(house.workspace),)))
+    house.engine.reload(config)
+    Path(house.engine.dirs.user_rules).write_text('[permissions]\ndeny = ["Bash(touch:*)"]\n')
+    spec = SessionSpec(workspace=str(house.workspace), ask=("Bash(touch:*)",), deny=("Bash(pwd)",))
+    theirs = house.engine.sessions.create(spec, Role.AGENT)
+    for text in ("touch made", "pwd"):
+        checked = await house.engine.check(Request(text, theirs.id), theirs)
+        assert (checked.decision.behavior, checked.decision.step) == (Behavior.DENY, "1d"), text
+    ours = house.engine.sessions.create(spec, Role.ADMIN)
+    checked = await house.engine.check(Request("touch made", ours.id), ours)
+    assert (checked.decision.behavior, checked.decision.step) == (Behavior.ASK, "1f")
+    below = child(house, ours, ask=("Bash(touch more)",))
+    checked = await house.engine.check(Request("touch more", below.id), below)
+    assert checked.decision.behavior is Behavior.ASK
