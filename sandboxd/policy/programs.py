@@ -268,7 +268,7 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     """
     name = program(argv)
     words = list(dict.fromkeys((*known(argv), *mentions)))
-    if name is None or (name not in _WRITERS and not any([word.startswith("-") for word in words])):
+    if name is None or (name not in _WRITERS and not any(word.startswith("-") for word in words)):
         return None
     if _SEARCHERS.fullmatch(name):
         return None
