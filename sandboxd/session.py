@@ -107,6 +107,11 @@ class SessionState:
         return tuple(value for name, value in self.isolation.env if value and _SECRET_NAME.search(name))
 
     @property
+    def rule_notes(self) -> tuple[str, ...]:
+        """What rule files say without effect: what nobody understands, and what waits for trust."""
+        return (*self.ignored, *(f"{rule.origin}: `{rule.text}` ({rule.behavior.value}) is inert" for rule in self.rules.inert))
+
+    @property
     def additional(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((*self.spec.additional, *self.file_additional)))
 

@@ -284,6 +284,8 @@ def _session(state: SessionState, engine: Engine) -> session_pb2.Session:
         denials=session_pb2.DenialCounters(
             consecutive=state.denials.consecutive, total=state.denials.total, open=state.denials.open
         ),
+        rule_notes=state.rule_notes,
+        context=state.context,
         classifier_usage=figures.usage(engine.consulting.classifying.classifier.spent(state.id)),
     )
 

@@ -128,5 +128,7 @@ def _print(info: SessionInfo) -> None:
         *(("deny", terminal.shown(rule)) for rule in info.deny),
         *(("also in", terminal.shown(path)) for path in info.additional),
         *(("error", terminal.shown(error, 1000)) for error in info.rule_errors),
+        *(("no effect", terminal.shown(note, 400)) for note in info.rule_notes),
+        *(("hooks said", terminal.shown(said, 400)) for said in info.context),
     ]
     print(terminal.table(rows))

@@ -87,6 +87,8 @@ class SessionInfo:
     denials: tuple[int, int] = (0, 0)  # by the classifier: consecutive, in all
     asks_human: bool = False  # so many denials that a human is asked instead of the classifier
     classifier_usage: ClassifierUsage = NO_USAGE
+    rule_notes: tuple[str, ...] = ()  # what its rule files say without effect
+    context: tuple[str, ...] = ()  # what SessionStart hooks said, for the model
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +189,8 @@ def session_info(message: session_pb2.Session) -> SessionInfo:
         denials=(message.denials.consecutive, message.denials.total),
         asks_human=message.denials.open,
         classifier_usage=figures.usage(message.classifier_usage),
+        rule_notes=tuple(message.rule_notes),
+        context=tuple(message.context),
     )
 
 

@@ -84,6 +84,8 @@ class Session(google.protobuf.message.Message):
     MODE_IN_FORCE_FIELD_NUMBER: builtins.int
     DENIALS_FIELD_NUMBER: builtins.int
     CLASSIFIER_USAGE_FIELD_NUMBER: builtins.int
+    RULE_NOTES_FIELD_NUMBER: builtins.int
+    CONTEXT_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     workspace: builtins.str
     """Absolute."""
@@ -122,6 +124,14 @@ class Session(google.protobuf.message.Message):
     def classifier_usage(self) -> Global___ClassifierUsage:
         """What the classifier was asked for this session."""
 
+    @property
+    def rule_notes(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What its rule files say without effect, each as `file:line: what`: what is not understood, and what waits for trust."""
+
+    @property
+    def context(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """What SessionStart hooks said, for the model."""
+
     def __init__(
         self,
         *,
@@ -142,9 +152,11 @@ class Session(google.protobuf.message.Message):
         mode_in_force: Global___Mode.ValueType = ...,
         denials: Global___DenialCounters | None = ...,
         classifier_usage: Global___ClassifierUsage | None = ...,
+        rule_notes: collections.abc.Iterable[builtins.str] | None = ...,
+        context: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["classifier_usage", b"classifier_usage", "create_time", b"create_time", "denials", b"denials"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "classifier_usage", b"classifier_usage", "create_time", b"create_time", "cwd", b"cwd", "denials", b"denials", "deny", b"deny", "headless", b"headless", "mode", b"mode", "mode_in_force", b"mode_in_force", "parent_session_id", b"parent_session_id", "policy_revision", b"policy_revision", "profile", b"profile", "rule_errors", b"rule_errors", "session_id", b"session_id", "workspace", b"workspace"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["additional_directories", b"additional_directories", "allow", b"allow", "ask", b"ask", "classifier_usage", b"classifier_usage", "context", b"context", "create_time", b"create_time", "cwd", b"cwd", "denials", b"denials", "deny", b"deny", "headless", b"headless", "mode", b"mode", "mode_in_force", b"mode_in_force", "parent_session_id", b"parent_session_id", "policy_revision", b"policy_revision", "profile", b"profile", "rule_errors", b"rule_errors", "rule_notes", b"rule_notes", "session_id", b"session_id", "workspace", b"workspace"]) -> None: ...
 
 Global___Session: typing_extensions.TypeAlias = Session
 

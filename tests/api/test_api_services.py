@@ -4,6 +4,8 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -63,6 +65,27 @@ async def test_a_malformed_rule_is_named(wire: Wire) -> None:
     code, error = await refused(wire.admin.sessions.Create(request))
     assert code == "FAILED_PRECONDITION"
     assert "`Bash(ls`" in str(error)
+
+
+async def test_a_session_tells_what_its_files_say_in_vain(wire: Wire) -> None:
+    """What is not understood in an agent's settings and what waits for trust is told with file and line; what a SessionStart
+    hook says for the model comes with the session."""
+    settings = wire.house.workspace / ".claude/settings.json"
+    settings.parent.mkdir()
+    permissions = {"allow": ["Bash(npm run test:*)"], "deny": ["Read(./.env)"], "defaultMode": "delegate", "strange": 1}
+    settings.write_text(json.dumps({"permissions": permissions, "model": "x"}, indent=1))
+    Path(wire.house.engine.dirs.user_rules).write_text("[[hook]]\nevent = 'SessionStart'\ncommand = 'echo remember this'\n")
+    async with wire.client() as client:
+        session = await client.session(wire.place)
+        said = {note.removeprefix(f"{settings}:") for note in session.info.rule_notes}
+        assert said == {
+            "4: `Bash(npm run test:*)` (allow) is inert",
+            "9: mode `delegate` is not known; the mode stays as it is",
+            "10: `permissions.strange` is not understood",
+            "12: `model` is not read",
+        }
+        assert session.info.context == ("remember this",)
+        assert (await session.check("cat .env")).decision.step == "1d"
 
 
 async def test_update_is_all_or_nothing(wire: Wire) -> None:
@@ -207,7 +230,7 @@ async def test_decisions_are_paged_filtered_and_watched(wire: Wire) -> None:
         assert [record.text for record in seen] == texts[::-1]
         denied = await client.decisions(behaviors=[Behavior.DENY])
         assert [record.text for record in denied] == ["rm -rf /", "touch x"]
-        assert await client.decision(denied[0].id) == denied[0]
+        assert dataclasses.replace(await client.decision(denied[0].id), analysis=None) == denied[0]
         with pytest.raises(NotFound):
             await client.decision("d-none")
 
