@@ -34,8 +34,9 @@ class HostFacts:
 
     `looked` are the names of `wanted(request)` that were looked at, `paths` those of them that exist; `secrets` are the
     secret paths that exist, `sockets` the pathname sockets somebody has bound, `git` what exists of the guarded names
-    inside the repositories, `absent` the protected names to guard though nothing stands there, `twins` other names of
-    protected files, `env` the values of the profile's `pass` names.
+    inside the repositories, `work_trees` the `.git` files of linked work trees that name their repository, `absent` the
+    protected names to guard though nothing stands there, `twins` other names of protected files, `env` the values of the
+    profile's `pass` names.
     """
 
     looked: frozenset[str] = frozenset()
@@ -43,6 +44,7 @@ class HostFacts:
     secrets: tuple[HostPath, ...] = ()
     sockets: tuple[str, ...] = ()
     git: tuple[str, ...] = ()
+    work_trees: tuple[str, ...] = ()
     absent: tuple[HostPath, ...] = ()
     twins: tuple[str, ...] = ()
     resolver: tuple[str, ...] = ()  # files below /run that name resolution reads

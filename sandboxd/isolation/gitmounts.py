@@ -22,6 +22,30 @@ STEPS: dict[str, frozenset[str]] = {
     "sequencer": frozenset(("cherry-pick", "revert", "commit", "rebase", "reset", "merge", "checkout", "switch", "pull")),
 }
 GUARDED_NAMES: tuple[str, ...] = (*GIT_CORE, *STEPS)
+WORK_TREES = "worktree"  # the git command that moves and removes linked work trees, which no mount in them would let it do
+
+
+def moves_work_trees(request: PlanRequest) -> bool:
+    """Whether linked work trees are left without mounts, and put right afterwards: git itself may take them away."""
+    return not request.promise and request.git_porcelain and request.profile.git_commit and WORK_TREES in request.git_names
+
+
+def in_work_trees(path: str, repositories: Sequence[str]) -> bool:
+    """Whether a path is, or lies in, the git directory of a linked work tree."""
+    return any(is_within(path, f"{repository}/worktrees") for repository in repositories)
+
+
+def git_links(request: PlanRequest, existing: Sequence[str], dot_gits: Sequence[str]) -> tuple[str, ...]:
+    """The files by which linked work trees lead to their repository, where `moves_work_trees` leaves them writable."""
+    if not moves_work_trees(request):
+        return ()
+    inside = (path for path in existing if in_work_trees(path, request.facts.repositories))
+    return tuple(dict.fromkeys((*(path for path in inside if path.endswith(("/commondir", "/config.worktree"))), *dot_gits)))
+
+
+def unmounted(request: PlanRequest, existing: Sequence[str]) -> tuple[str, ...]:
+    """The git directories of linked work trees that have no mounts of their own."""
+    return tuple(path.rpartition("/")[0] for path in git_links(request, existing, ()) if path.endswith("/commondir"))
 
 
 def must_stay_absent(opened: Sequence[str], existing: Sequence[str], granted: Sequence[str]) -> tuple[str, ...]:
@@ -37,15 +61,17 @@ def git_entries(request: PlanRequest, existing: Sequence[str], granted: Sequence
     and rename).
     """
     porcelain = request.git_porcelain and request.profile.git_commit
-    opened = [
-        repository
-        for repository in request.facts.repositories
-        if porcelain or any(is_within(target, repository) for target in granted)
-    ]
+    repositories = request.facts.repositories
+    free = moves_work_trees(request)
+    if free:
+        repositories = tuple(each for each in repositories if not in_work_trees(each, request.facts.repositories))
+    opened = [repository for repository in repositories if porcelain or any(is_within(target, repository) for target in granted)]
     names = frozenset(request.git_names)
-    guarded = [repository for repository in request.facts.repositories if repository not in opened]
+    guarded = [repository for repository in repositories if repository not in opened]
     for path in existing:
         owner = path.rpartition("/")[2]
+        if free and in_work_trees(path, repositories):
+            continue
         if not any(is_within(path, repository) for repository in opened):
             continue
         if any(is_within(path, target) or path == target for target in granted):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from sandboxd.isolation.entries import ABSENT, PROTECTED, Access, Entry, HostFacts, inside, strictest, target_of, writable_at
-from sandboxd.isolation.gitmounts import git_entries, must_stay_absent
+from sandboxd.isolation.gitmounts import git_entries, moves_work_trees, must_stay_absent, unmounted
 from sandboxd.model import GrantKind, PlanRequest
 from sandboxd.paths import is_within, parents
 
@@ -24,11 +24,14 @@ def guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> tupl
     opened, guards = git_entries(request, host.git, granted)
     kept = {*facts.hooks_paths, *facts.repositories}
     hooks = [path for path in facts.hooks_paths if path in host.paths]
+    left_free = host.work_trees if moves_work_trees(request) else ()
     for path in (*facts.protected, *hooks, *host.twins):
         if path in opened or any(is_within(path, target) or is_within(target, path) for target in granted):
             continue
         # A checkout against read-only files would leave a wrong tree and say nothing: porcelain may write what it tracks.
         if request.git_porcelain and path not in kept and not path.endswith("/.git") and not inside(path, opened):
+            continue
+        if path in left_free:
             continue
         guards.append(path)
     out = [entry for entry in entries if entry.access is not Access.WRITE or not inside(entry.path, guards)]
@@ -47,4 +50,4 @@ def guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> tupl
         for above in parents(guard):
             if above not in by_path and writable_at(above, by_path):
                 by_path[above] = Entry(above, Access.WRITE, "pinned: something below is protected", pin=True)
-    return list(by_path.values()), tuple(absent), must_stay_absent(opened, host.git, granted)
+    return list(by_path.values()), tuple(absent), must_stay_absent((*opened, *unmounted(request, host.git)), host.git, granted)

@@ -44,6 +44,7 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
         if profile is not None and profile.unix_allow
         else (),
         git=tuple(path for repository in repositories for path in _git_guards(repository)),
+        work_trees=_work_trees(repositories),
         resolver=_resolver(),
         absent=_absent(session, request),
         twins=_twins(request),
@@ -150,6 +151,19 @@ def _git_guards(repository: str) -> list[str]:
         if not os.path.lexists(f"{directory}/HEAD") and directory != repository:
             pending += _directories(directory)  # a submodule's name may hold slashes
     return out
+
+
+def _work_trees(repositories: Iterable[str]) -> tuple[str, ...]:
+    """The `.git` files that the git directories of linked work trees name; who they belong to was agreed before."""
+    out = []
+    for repository in repositories:
+        if repository.rpartition("/")[0].endswith("/worktrees"):
+            try:
+                with open(f"{repository}/gitdir", encoding="utf-8", errors="surrogateescape") as file:
+                    out.append(os.path.normpath(os.path.join(repository, file.read(4096).strip())))
+            except (OSError, ValueError):
+                continue
+    return tuple(out)
 
 
 def _directories(path: str) -> list[str]:

@@ -26,7 +26,7 @@ from sandboxd.isolation.entries import (
     strictest,
     target_of,
 )
-from sandboxd.isolation.gitmounts import git_configs
+from sandboxd.isolation.gitmounts import git_configs, git_links
 from sandboxd.isolation.guards import guarded
 from sandboxd.model import GrantKind, LaunchPlan, Mount, MountKind, NetworkMode, PlanRequest, Session
 from sandboxd.paths import expand_home, is_within, join, parents
@@ -119,6 +119,7 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         absent=absent,
         registry=session.registry if absent else "",
         git_configs=git_configs(request, host.git, granted),
+        git_links=git_links(request, host.git, host.work_trees),
         private=(scratch,) if request.promise or not _kept_tmp(request) else (),
     )
 

@@ -18,6 +18,7 @@ MAX_VIOLATIONS = 8
 MAX_LINES = 400  # of the tail of stderr
 
 _READ_ONLY = re.compile(r"Read-only file system|EROFS|\[Errno 30\]")
+_REMOTE = re.compile("unable to create temporary object directory")  # of git, pushing into a repository on this machine
 _NO_DEVICE = re.compile(r"No such device or address|ENXIO|\[Errno 6\]")
 _BUSY = re.compile(r"Device or resource busy|EBUSY|\[Errno 16\]")
 _DENIED = re.compile(r"Permission denied|EACCES|\[Errno 13\]")
@@ -59,6 +60,9 @@ def promise_broken(stderr_tail: str, plan: LaunchPlan) -> tuple[str, ...]:
 def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
     if _READ_ONLY.search(line):
         return _write(_path(line, plan), plan)
+    if _REMOTE.search(line):
+        advice = "allow the repository's directory to be written by a rule or an approval"
+        return Violation("write", "", "outside what the decision opened: the repository that git pushes to", advice=advice)
     if _NO_DEVICE.search(line):
         path = _path(line, plan)
         return _write(path, plan) if any(is_within(path, each) for each in _absent(plan)) else None

@@ -124,6 +124,7 @@ class LaunchPlan:
     absent: tuple[tuple[str, bool], ...] = ()  # protected paths to make mount points for, and whether as a directory
     registry: str = ""  # directory in which those mount points are registered
     git_configs: tuple[str, ...] = ()  # configurations that git may write and that are put right afterwards
+    git_links: tuple[str, ...] = ()  # files that lead git elsewhere, which git may remove, and which else get their text back
     private: tuple[str, ...] = ()  # directories of the box whose content is gone with it
 
 

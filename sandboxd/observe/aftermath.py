@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """After a command that could write, and before the next one may start: what no mount could guard is put right.
 
-- A configuration that git itself had to be able to replace keeps only what `gitrepair.put_right` lets through.
+- A configuration that git itself had to be able to replace keeps only what `gitrepair.put_right` lets through. What leads a
+  linked work tree to its repository is as it was, or gone.
 - What must not come into being in a git directory is removed (`isolation.protect.settle`).
 - Protected paths and git directories that came into being are reported. What a command that could not be read made so is
   disarmed: hooks lose their execute bits, the configuration what could run something.
@@ -35,11 +36,12 @@ _MINIMAL = "[core]\n\trepositoryformatversion = 0\n"
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What was there before: the time (kernel's own clock of file times, ns), configurations, bare repositories."""
+    """What was there before: the time (kernel's own clock of file times, ns), configurations, links, bare repositories."""
 
     since: int
     roots: tuple[str, ...]
     configs: tuple[tuple[str, str], ...]
+    links: tuple[tuple[str, str], ...]
     bares: tuple[tuple[str, frozenset[Entry]], ...]
 
 
@@ -57,10 +59,11 @@ def begin(asked: PlanRequest, plan: LaunchPlan) -> Watch | None:
         return None
     roots = tuple(root for root in (asked.session.workspace, *asked.session.additional) if _may_write(root, plan))
     configs = tuple((path, _text(path) or "") for path in plan.git_configs)
+    links = tuple((path, text) for path in plan.git_links if (text := _text(path)) is not None)
     bares = [bare for root in roots for bare in forest.look(root).bares]
     known = tuple((bare, frozenset(parse(_text(f"{bare}/config") or "") or ())) for bare in bares)
     since = time.clock_gettime_ns(_FILE_TIMES)
-    return Watch(since, roots, configs, known)
+    return Watch(since, roots, configs, links, known)
 
 
 def settle(watch: Watch, asked: PlanRequest, plan: LaunchPlan) -> Report:
@@ -70,6 +73,10 @@ def settle(watch: Watch, asked: PlanRequest, plan: LaunchPlan) -> Report:
     violations = [Violation("planted", path, rule, "seen") for path in protect.settle(plan)]
     for path, before in watch.configs:
         notes += _config(path, before, asked)
+    for path, before in watch.links:
+        if os.path.lexists(path) and _text(path) != before:
+            _replace(path, before, asked)
+            notes.append(f"`{path}` was put right: it led git elsewhere")
     granted = [
         join(asked.cwd, expand_home(grant.target, asked.session.home))
         for grant in asked.grants

@@ -33,6 +33,7 @@ ROWS = [
     ("Error: EROFS: read-only file system, open '/srv/x.js'", "write", "/srv/x.js", "outside"),
     ("fatal: Unable to create '/home/ann/proj/.git/index.lock': Read-only file system", "write", f"{WS}/.git/index.lock",
      "killswitch"),
+    ("error: remote unpack failed: unable to create temporary object directory", "write", "", "outside what the decision opened"),
     ("cat: /home/ann/.ssh/id_rsa: Permission denied", "read", "/home/ann/.ssh/id_rsa", "secret"),
     ("PermissionError: [Errno 13] Permission denied: '/home/ann/.config/sandboxd/rules.toml'", "read",
      "/home/ann/.config/sandboxd/rules.toml", "sandboxd's own"),
