@@ -20,6 +20,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import ctypes
+import gc
 import json
 import os
 import socket
@@ -29,6 +30,7 @@ from typing import Any
 MAX_LINE = 4 << 20  # bytes of one line of input
 MAX_BODY = 1 << 20  # bytes of an answer, errors included
 STALL = 0.25  # of the time-out: so long may a body stand still
+KEEP_ALIVE = 120.0  # seconds an unused connection is kept: the next question saves the time to make one
 KEY = "SANDBOXD_CLASSIFIER_KEY"
 _PR_SET_DUMPABLE = 4  # prctl(2): 0 = no other process of this user may read our memory or environment
 _STATUS = {
@@ -62,9 +64,12 @@ def main() -> None:
     ctypes.CDLL(None).prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
     key = os.environ.pop(KEY, "")
     os.nice(5)  # loading the client must not slow the daemon's start down
+    gc.disable()  # a fifth of the time to load it would go into collections that find nothing
     import anthropic
     import httpx2
 
+    gc.freeze()
+    gc.enable()
     asyncio.run(Worker(anthropic, httpx2, key).run())
 
 
@@ -224,7 +229,7 @@ def bounded(httpx: Any, proxy: str) -> Any:
                 response.status_code, headers=response.headers, stream=Stream(response.stream), extensions=response.extensions
             )
 
-    return Transport(proxy=proxy or None)
+    return Transport(proxy=proxy or None, limits=httpx.Limits(keepalive_expiry=KEEP_ALIVE))
 
 
 def read(body: bytes) -> dict[str, Any]:
