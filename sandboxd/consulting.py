@@ -212,7 +212,7 @@ class Consulting:
     # -- hooks around a command and a session -------------------------------------------------------------------------
 
     def _place(self, session: SessionState, tool: str = TOOL) -> dict[str, str]:
-        return {"tool": tool, "workspace": session.workspace, "cwd": self._dirs.home}
+        return {"tool": tool, "workspace": session.workspace, "cwd": hooks.outside(session.workspace, self._dirs.home)}
 
     async def before(self, job: Job) -> None:
         """Run the PreToolUse hooks. One of them may rewrite the command, which is then what is judged and run."""

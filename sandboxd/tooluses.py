@@ -216,7 +216,8 @@ class ToolUses:
         use.notes += (*replies.notes, *(reply.reason for reply in replies.replies if reply.verdict is Behavior.DENY))
 
     def _place(self, use: Use) -> dict[str, str]:
-        return {"tool": "", "workspace": use.session.workspace, "cwd": self._home}  # `Use.hooks` has chosen by its names
+        workspace = use.session.workspace  # `Use.hooks` has chosen by the names of the tool
+        return {"tool": "", "workspace": workspace, "cwd": hooks.outside(workspace, self._home)}
 
 
 def _heard_by(use: Use, reply: hooks.Reply) -> hooks.Reply:

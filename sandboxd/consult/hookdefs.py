@@ -145,11 +145,17 @@ def parse_hooks_claude(text: str, source: Source, origin: str) -> tuple[tuple[Ho
 
     Raises RuleError when a command hook of a known event is malformed. The text is known to be a JSON object.
     """
-    block = json.loads(text or "{}").get("hooks", {})
+    data = json.loads(text or "{}")
+    block = data.get("hooks", {})
     if not isinstance(block, dict):
         raise RuleError("`hooks` must be an object", origin=origin)
     hooks: list[Hook] = []
     ignored: list[str] = []
+    off = data.get("disableAllHooks", False)
+    if off is True:
+        return (), (f"{origin}: `disableAllHooks` turns off the hooks of this file, and of no other",)
+    if off is not False:
+        ignored.append(f"{origin}: `disableAllHooks` is neither true nor false")
     for name, groups in block.items():
         event = _EVENTS.get(name)
         if event is None:

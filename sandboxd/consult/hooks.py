@@ -22,6 +22,7 @@ from typing import Any
 from sandboxd.consult.hookdefs import Hook, HookEvent
 from sandboxd.consult.programs import SYSTEM_PATH, Bounds, converse
 from sandboxd.model import Behavior, Consultant, Opinion
+from sandboxd.paths import is_within
 
 MAX_STDOUT = 1 << 20  # bytes of an answer; more is a failure
 MAX_STDERR = 1 << 14  # bytes of a reason that are kept
@@ -97,6 +98,11 @@ def _agreed(said: list[tuple[Any, str]]) -> tuple[Any, str]:
     if any(what != said[0][0] for what, _ in said):
         raise ValueError(f"hooks {' and '.join(who for _, who in said)} rewrite the input differently")
     return said[0] if said else (None, "")
+
+
+def outside(workspace: str, home: str) -> str:
+    """Where hooks run: the home, unless that lies in the workspace, whose files must not be found by a relative name."""
+    return "/" if is_within(home, workspace) else home
 
 
 async def ask(

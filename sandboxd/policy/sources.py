@@ -164,7 +164,9 @@ def parse_claude_settings(text: str, source: Source, origin: str, trusted: bool)
     """
     data = _json(text, origin)
     ignored = [
-        f"{_find(text, key, origin)}: `{key}` is not read" for key in data if key not in ("permissions", "hooks", "$schema")
+        f"{_find(text, key, origin)}: `{key}` is not read"
+        for key in data
+        if key not in ("permissions", "hooks", "$schema", "disableAllHooks")
     ]
     block = data.get("permissions", {})
     if not isinstance(block, dict):

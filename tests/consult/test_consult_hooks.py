@@ -227,6 +227,10 @@ def test_agents_settings_files_are_read_as_they_are() -> None:
     (only,), ignored = parse_hooks_claude(text, Source.USER, "f")
     assert (only.command, only.timeout, only.matcher, only.event) == ("x", 5.0, "Bash", HookEvent.PRE_TOOL_USE)
     assert len(ignored) == 2
+    off, said = parse_hooks_claude(text.replace('{"hooks"', '{"disableAllHooks": true, "hooks"'), Source.USER, "f")
+    assert (off, said) == ((), ("f: `disableAllHooks` turns off the hooks of this file, and of no other",))
+    on, said = parse_hooks_claude(text.replace('{"hooks"', '{"disableAllHooks": "yes", "hooks"'), Source.USER, "f")
+    assert (on, len(said)) == ((only,), 3)
     wrong: tuple[object, ...] = (
         {"PreToolUse": {}},
         {"PreToolUse": [{"hooks": {}}]},

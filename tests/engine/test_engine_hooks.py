@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -139,3 +140,16 @@ async def test_a_workspace_is_inert_until_a_human_trusts_it(house: House) -> Non
     rules.write_text('[permissions]\nallow = ["Bash(touch:*)"]\n')
     assert (await house.run("touch other", session))[0].end is EndKind.DENIED
     assert (await house.run("pwd", session))[0].code == 0
+
+
+@pytest.mark.parametrize("below", [False, True])
+async def test_a_hook_runs_outside_the_workspace(below: bool, house: House, tmp_path: Path) -> None:
+    """Its directory is the home, or `/` where the workspace holds the home: no file of the workspace is found by its name."""
+    home = house.workspace / "home" if below else tmp_path / "elsewhere"
+    home.mkdir()
+    house.engine.consulting._dirs = dataclasses.replace(house.engine.dirs, home=str(home))
+    session = hooked(house, "PreToolUse", "pwd >&2; exit 2")
+    result, _, _ = await house.run("true", session)
+    assert ("hook" in result.cause, result.end) == (True, EndKind.DENIED)
+    assert (f": {home}" in result.cause) is not below
+    assert (": /;" in result.cause) is below
