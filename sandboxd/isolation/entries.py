@@ -16,6 +16,7 @@ OWN = "sandboxd's own"
 PROTECTED = "protected by the killswitch"
 NO_GRANT = "nothing in the decision allows it to be written"
 PROMISE = "the command was judged read-only"
+PINNED = "pinned: something below is protected"
 ABSENT = "protected by the killswitch though it does not exist"
 
 

@@ -3,7 +3,18 @@
 
 from __future__ import annotations
 
-from sandboxd.isolation.entries import ABSENT, PROTECTED, Access, Entry, HostFacts, inside, strictest, target_of, writable_at
+from sandboxd.isolation.entries import (
+    ABSENT,
+    PINNED,
+    PROTECTED,
+    Access,
+    Entry,
+    HostFacts,
+    inside,
+    strictest,
+    target_of,
+    writable_at,
+)
 from sandboxd.isolation.gitmounts import git_entries, moves_work_trees, must_stay_absent, unmounted
 from sandboxd.model import GrantKind, PlanRequest
 from sandboxd.paths import is_within, parents
@@ -49,5 +60,5 @@ def guarded(entries: list[Entry], request: PlanRequest, host: HostFacts) -> tupl
     for guard in (*dict.fromkeys(guards), *(path for path, _ in absent)):
         for above in parents(guard):
             if above not in by_path and writable_at(above, by_path):
-                by_path[above] = Entry(above, Access.WRITE, "pinned: something below is protected", pin=True)
+                by_path[above] = Entry(above, Access.WRITE, PINNED, pin=True)
     return list(by_path.values()), tuple(absent), must_stay_absent((*opened, *unmounted(request, host.git)), host.git, granted)

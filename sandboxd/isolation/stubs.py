@@ -10,6 +10,7 @@ Callers hold the registry's lock. Nothing is followed through a link: all names 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import secrets
@@ -21,7 +22,7 @@ from sandboxd.model.launch import PLACEHOLDER_MODE
 NODE_MODE = 0o600
 MAX_SPARE = 64  # directories kept
 _NODE = "node"
-_ELSEWHERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EACCES, errno.EMLINK))
+_ELSEWHERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EMLINK))
 
 
 def is_placeholder(status: os.stat_result) -> bool:
@@ -47,7 +48,8 @@ class Pool:
         self._spare = [name for name in names if name != _NODE]
         self._node = (self._at, _NODE)  # what further socket nodes are names of
         if _NODE not in names:
-            self._make_node(self._at, _NODE)
+            with contextlib.suppress(OSError):
+                self._make_node(self._at, _NODE)
 
     def __enter__(self) -> Pool:
         return self
@@ -64,9 +66,15 @@ class Pool:
         try:
             os.link(node, name, src_dir_fd=source, dst_dir_fd=at, follow_symlinks=False)
         except OSError as error:
-            if error.errno not in _ELSEWHERE:
+            if error.errno not in (*_ELSEWHERE, errno.ENOENT):
                 raise
-            self._make_node(at, name)
+            try:
+                self._make_node(at, name)
+            except OSError as refused:
+                if refused.errno not in _ELSEWHERE:
+                    raise
+                self._put_directory(at, name)  # a file system without socket nodes
+                return
             self._node = (at, name)
 
     def _put_directory(self, at: int, name: str) -> None:

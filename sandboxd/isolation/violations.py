@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 
 from sandboxd.isolation import view
-from sandboxd.isolation.entries import ABSENT, NO_GRANT, OWN, PROMISE, PROTECTED, SECRET
+from sandboxd.isolation.entries import ABSENT, NO_GRANT, OWN, PINNED, PROMISE, PROTECTED, SECRET
 from sandboxd.model import ExitStatus, LaunchPlan, NetworkMode, Violation
 from sandboxd.paths import is_within, join
 
@@ -21,6 +21,7 @@ _READ_ONLY = re.compile(r"Read-only file system|EROFS|\[Errno 30\]")
 _REMOTE = re.compile("unable to create temporary object directory")  # of git, pushing into a repository on this machine
 _NO_DEVICE = re.compile(r"No such device or address|ENXIO|\[Errno 6\]")
 _BUSY = re.compile(r"Device or resource busy|EBUSY|\[Errno 16\]")
+_ACROSS = re.compile(r"Invalid cross-device link|cross-device link not permitted|EXDEV|\[Errno 18\]")
 _DENIED = re.compile(r"Permission denied|EACCES|\[Errno 13\]")
 _REFUSED = re.compile(r"Operation not permitted|EPERM|\[Errno 1\]")
 _NETWORK = re.compile(
@@ -73,6 +74,8 @@ def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
             if path and any(is_within(path, each) or is_within(each, path) for each in (*plan.protected, *_absent(plan)))
             else None
         )
+    if _ACROSS.search(line):
+        return _across(line, plan)
     if _DENIED.search(line) or _REFUSED.search(line):
         path = _path(line, plan)
         if not path:
@@ -110,6 +113,19 @@ def _write(path: str, plan: LaunchPlan) -> Violation:
     return Violation("write", path, seen.why)
 
 
+def _across(line: str, plan: LaunchPlan) -> Violation | None:
+    """A rename or a hard link between two mounts of a box: one of the paths lies in a directory that is pinned, or opened
+    by itself. Where both lie in the same mount the host's own file systems are in the way."""
+    paths = _paths(line, plan)
+    mounts = {seen.mount.target: (path, seen) for path in paths if (seen := view.at(plan, path)).mount.target != "/"}
+    pinned = next(((path, seen) for path, seen in mounts.values() if seen.why.startswith(PINNED)), None)
+    if len(mounts) < 2 and pinned is None:
+        return None
+    path, seen = pinned or next(iter(mounts.values()))
+    advice = "copy and remove instead of renaming or linking"
+    return Violation("rename", path, f"`{seen.mount.target}` is a mount of its own: {seen.why}", advice=advice)
+
+
 def _absent(plan: LaunchPlan) -> tuple[str, ...]:
     return tuple(path for path, _ in plan.absent)
 
@@ -124,19 +140,25 @@ def _read(path: str, seen: view.View, plan: LaunchPlan) -> Violation:
 
 def _path(line: str, plan: LaunchPlan) -> str:
     """The path that an error line speaks of, absolute, "" when none is seen."""
+    return next(iter(_paths(line, plan)), "")
+
+
+def _paths(line: str, plan: LaunchPlan) -> list[str]:
+    """The paths that an error line may speak of, absolute, the most telling first."""
     shell = _SHELL.match(line)
     words = [shell.group(1)] if shell else []
     words += [quoted or bare for quoted, bare in _PATH.findall(line)]
     words += _TOOL_WORD.findall(line)
     home = next((value for name, value in plan.env if name == "HOME"), "/")
+    out = []
     for word in words:
         word = word.strip().rstrip(".,;:")
         if not word or "\0" in word or len(word) > 4096:
             continue
         if word.startswith("~/"):
             word = home + word[1:]
-        return join(plan.cwd, word)
-    return ""
+        out.append(join(plan.cwd, word))
+    return out
 
 
 def limits_met(status: ExitStatus, stderr_tail: str, plan: LaunchPlan) -> tuple[Violation, ...]:

@@ -4,7 +4,8 @@
 - A configuration that git itself had to be able to replace keeps only what `gitrepair.put_right` lets through. What leads a
   linked work tree to its repository is as it was, or gone.
 - What must not come into being in a git directory is removed (`isolation.protect.settle`).
-- Protected paths and git directories that came into being are reported. What a command that could not be read made so is
+- Protected paths and git directories that came into being are reported, and protected files of the work tree that git
+  changed (a checkout against read-only files would leave a wrong tree). What a command that could not be read made so is
   disarmed: hooks lose their execute bits, the configuration what could run something.
 
 `begin` before the start, `settle` when the box has ended. Both block: `settle` looks at every directory of the workspace
@@ -17,6 +18,7 @@ import os
 import secrets
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from sandboxd.isolation import protect
@@ -30,19 +32,22 @@ from sandboxd.paths import expand_home, is_within, join
 MAX_CONFIG = 1 << 20  # bytes
 _FILE_TIMES = 5  # CLOCK_REALTIME_COARSE, from which the kernel takes the times of files
 MAX_REPORTED = 20
+MAX_LOOKED = 2000  # protected files and directories that are looked at for changes
 ADVICE = "a person must allow it"
 _MINIMAL = "[core]\n\trepositoryformatversion = 0\n"
 
 
 @dataclass(frozen=True, slots=True)
 class Watch:
-    """What was there before: the time (kernel's own clock of file times, ns), configurations, links, bare repositories."""
+    """What was there before: the time (kernel's own clock of file times, ns), configurations, links, bare repositories,
+    for git the change times of protected files."""
 
     since: int
     roots: tuple[str, ...]
     configs: tuple[tuple[str, str], ...]
     links: tuple[tuple[str, str], ...]
     bares: tuple[tuple[str, frozenset[Entry]], ...]
+    times: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +68,7 @@ def begin(asked: PlanRequest, plan: LaunchPlan) -> Watch | None:
     bares = [bare for root in roots for bare in forest.look(root).bares]
     known = tuple((bare, frozenset(parse(_text(f"{bare}/config") or "") or ())) for bare in bares)
     since = time.clock_gettime_ns(_FILE_TIMES)
-    return Watch(since, roots, configs, links, known)
+    return Watch(since, roots, configs, links, known, _times(roots, asked.facts) if asked.git_porcelain else {})
 
 
 def settle(watch: Watch, asked: PlanRequest, plan: LaunchPlan) -> Report:
@@ -103,6 +108,14 @@ def settle(watch: Watch, asked: PlanRequest, plan: LaunchPlan) -> Report:
         ]
         if len(made) > MAX_REPORTED:
             notes.append(f"{len(made) - MAX_REPORTED} more protected paths were created")
+    if trusted:
+        now = _times(watch.roots, asked.facts)
+        changed = sorted(path for path, _ in now.items() ^ watch.times.items())
+        changed = [path for path in dict.fromkeys(changed) if not any(is_within(path, each) for each in granted)]
+        rule = "killswitch: git changed it in the work tree"
+        violations += [Violation("protected_changed", path, rule, "seen") for path in changed[:MAX_REPORTED]]
+        if len(changed) > MAX_REPORTED:
+            notes.append(f"{len(changed) - MAX_REPORTED} more protected paths were changed")
     for hooks in asked.facts.hooks_paths:
         if not trusted and not any(is_within(hooks, target) for target in granted):
             rule = "killswitch: a hook can no longer run"
@@ -125,6 +138,25 @@ def _changed(path: str, since: int) -> bool:
         except OSError:
             continue
     return False
+
+
+def _times(roots: tuple[str, ...], facts: Facts) -> dict[str, int]:
+    """The change times of the protected files of the work trees, which git may write where it tracks them."""
+    out: dict[str, int] = {}
+    pending = [path for path in facts.protected if not path.endswith("/.git") and any(is_within(path, root) for root in roots)]
+    looked = 0
+    while pending and looked < MAX_LOOKED:
+        path = pending.pop()
+        looked += 1
+        try:
+            status = os.lstat(path)
+            if stat.S_ISDIR(status.st_mode):
+                pending += [f"{path}/{name}" for name in os.listdir(path)]
+            else:
+                out[path] = status.st_ctime_ns
+        except OSError:
+            continue
+    return out
 
 
 def _config(path: str, before: str, asked: PlanRequest) -> list[str]:

@@ -115,6 +115,7 @@ def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
         "violations": [[each.kind, each.path, each.rule] for each in violations(err, status.code, launch)],
         "planted": [each.path for each in report.violations if each.kind == "planted"],
         "created": [each.path for each in report.violations if each.kind == "protected_created"],
+        "changed": [each.path for each in report.violations if each.kind == "protected_changed"],
         "disarmed": [[each.path, each.rule] for each in report.violations if each.kind == "disarmed"],
         "notes": [*report.notes, *vanished(status, launch)],
         "limits": [each.rule for each in limits_met(status, err, launch)],

@@ -35,6 +35,7 @@ class Result:
     violations: tuple[tuple[str, str, str], ...] = ()
     planted: tuple[str, ...] = ()
     created: tuple[str, ...] = ()
+    changed: tuple[str, ...] = ()
     disarmed: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     limits: tuple[str, ...] = ()

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import signal
@@ -281,3 +282,18 @@ def test_what_came_into_one_of_them_stays(tmp_path: Path) -> None:
     (tmp_path / ".idea/x").write_text("mine", encoding="utf-8")
     assert lease.release() == (f"{tmp_path}/.idea",)
     assert (tmp_path / ".idea/x").read_text(encoding="utf-8") == "mine"
+
+
+def test_a_file_system_without_socket_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where none can be made, an empty directory stands there: git does not show it either."""
+
+    def refuse(*words: object, **more: object) -> None:
+        raise OSError(errno.EPERM, "no socket nodes here")
+
+    monkeypatch.setattr(os, "mknod", refuse)
+    lease = mountpoints.acquire(str(tmp_path / "registry"), [(f"{tmp_path}/.envrc", False)], os.getuid(), os.getgid())
+    assert lease is not None
+    assert (tmp_path / ".envrc").is_dir()
+    assert lease.paths == (f"{tmp_path}/.envrc",)
+    assert lease.release() == ()
+    assert os.listdir(tmp_path) == ["registry"]

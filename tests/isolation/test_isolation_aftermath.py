@@ -97,6 +97,25 @@ def test_git_itself_may_make_repositories(who: Runner, repository: Path) -> None
     assert result.disarmed == ()
 
 
+def test_what_git_changes_among_protected_files_is_reported(who: Runner, repository: Path) -> None:
+    """A checkout must be able to write what it tracks; the result names what it changed, removed and left alone."""
+    for name in (".claude/settings.json", ".vscode/tasks.json", ".mcp.json", ".idea/x"):
+        who.make(f"{repository.name}/{name}", "{}\n")
+    git(repository, "add", "-A")
+    git(repository, "commit", "-q", "-m", "settings")
+    git(repository, "checkout", "-q", "-b", "other")
+    who.make(f"{repository.name}/.claude/settings.json", '{"hooks": 1}\n')
+    git(repository, "rm", "-q", ".mcp.json")
+    git(repository, "commit", "-q", "-a", "-m", "changed")
+    git(repository, "checkout", "-q", "main")
+    for each in (repository, *repository.rglob("*")):
+        os.chown(each, who.uid, -1, follow_symlinks=False)
+    git_names = ("checkout",)
+    result = who("git checkout -q other", repository, observe=True, git_porcelain=True, git_names=git_names)
+    assert (result.code, result.err) == (0, "")
+    assert sorted(result.changed) == [f"{repository}/.claude/settings.json", f"{repository}/.mcp.json"]
+
+
 def test_settings_deep_in_the_workspace_are_reported(who: Runner, repository: Path) -> None:
     """Below the roots nothing guards what does not exist: it is reported, with its place."""
     result = who("mkdir -p a/b/.vscode; echo '{}' > a/b/.vscode/tasks.json", repository, observe=True)

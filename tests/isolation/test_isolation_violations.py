@@ -14,7 +14,7 @@ WS = "/home/ann/proj"
 
 def launch(promise: bool = False, profile: Profile | None = None) -> LaunchPlan:
     session = Session("s", WS, "/home/ann", 1000, 1000, "/tmp/sandboxd/s", own=("/home/ann/.config/sandboxd",))
-    facts = Facts(observed=True, repositories=(f"{WS}/.git",), protected=(f"{WS}/.git", f"{WS}/.bashrc"))
+    facts = Facts(observed=True, repositories=(f"{WS}/.git",), protected=(f"{WS}/.git", f"{WS}/.bashrc", f"{WS}/sub/.git"))
     grants = () if promise else (Grant(GrantKind.WORKSPACE_WRITE),)
     asked = PlanRequest("x", WS, profile or Profile("workspace", "p"), session, grants, promise, facts)
     names = wanted(asked)
@@ -33,6 +33,9 @@ ROWS = [
     ("Error: EROFS: read-only file system, open '/srv/x.js'", "write", "/srv/x.js", "outside"),
     ("fatal: Unable to create '/home/ann/proj/.git/index.lock': Read-only file system", "write", f"{WS}/.git/index.lock",
      "killswitch"),
+    ("ln: failed to create hard link 'sub/b' => 'a': Invalid cross-device link", "rename", f"{WS}/sub/b",
+     "`/home/ann/proj/sub` is"),
+    ("OSError: [Errno 18] Invalid cross-device link: 'a' -> 'sub/b'", "rename", f"{WS}/sub/b", "pinned: something below"),
     ("error: remote unpack failed: unable to create temporary object directory", "write", "", "outside what the decision opened"),
     ("cat: /home/ann/.ssh/id_rsa: Permission denied", "read", "/home/ann/.ssh/id_rsa", "secret"),
     ("PermissionError: [Errno 13] Permission denied: '/home/ann/.config/sandboxd/rules.toml'", "read",
@@ -59,6 +62,7 @@ QUIET = [
     "ls: cannot access 'x': No such file or directory",
     "curl: (7) Failed to connect to localhost port 8000 after 0 ms: Couldn't connect to server",
     "kill: (1) - Operation not permitted",
+    "ln: failed to create hard link 'b' => 'a': Invalid cross-device link",  # both in the same mount
     "",
 ]
 
