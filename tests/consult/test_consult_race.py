@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -57,7 +56,8 @@ def question(kind: str) -> Inputs:
 def settled(kind: str, who: Consultant, verdict: Behavior, failed: bool) -> Decision | Needs:
     """What the waterfall says with one more opinion."""
     opinion = Opinion(who, verdict, "", failed=failed, name="someone")
-    return evaluate(replace(question(kind), opinions=(opinion,)))
+    asked = question(kind)
+    return evaluate(Inputs(asked.analysis, asked.rules, asked.scope, asked.mode, opinions=(opinion,)))
 
 
 def outcome(kind: str, opinion: Opinion) -> Decision | Needs:
