@@ -107,7 +107,7 @@ def _classifier(classifier: settings.ClassifierSettings) -> Finding:
     match classifier.provider:
         case settings.ProviderKind.NONE:
             fix = "set `classifier.provider` in config.toml"
-            return Finding(name, Verdict.WARN, "none: mode `auto` asks a human, and denies where nobody is there", fix)
+            return Finding(name, Verdict.WARN, "none: mode `auto` denies what rules leave open", fix)
         case settings.ProviderKind.COMMAND:
             if shutil.which(classifier.command[0]) is None:
                 return Finding(name, Verdict.FAIL, f"`{classifier.command[0]}` is no program", "correct `classifier.command`")

@@ -127,7 +127,8 @@ class ExecutionServiceServicer(object):
 
         But for Bash, whose hooks Start runs, the hooks of the tool's name are run: PreToolUse first, which may rewrite the
         input (once; checked against the schema again), PermissionRequest when it would ask, PostToolUseFailure when it is
-        denied. The answer waits for them. ToolService.Report tells the hooks how the use ended.
+        denied. The answer waits for them. ToolService.Report tells the hooks how the use ended. In MODE_AUTO the classifier
+        answers where it may, for a tool that declares `classifier_input`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
