@@ -3,12 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from sandboxd.config import Config, Directories
 from sandboxd.effects.tables import Tables
 from sandboxd.errors import IsolationError, NotFound, RequestError, RuleError
 from sandboxd.isolation import backends, profiles
-from sandboxd.model import Backend, Behavior, Enforcement, Probe, Profile, Rule, Source
+from sandboxd.model import Backend, Behavior, Enforcement, Probe, Profile, Rule, Source, Strength
 from sandboxd.policy.rules import parse_rule
+
+
+@dataclass(frozen=True, slots=True)
+class _Look:
+    bare: bool = False
+    full: bool = False
+    enforcement: Enforcement | None = None
 
 
 class Catalog:
@@ -18,6 +27,8 @@ class Catalog:
         self._dirs = dirs
         self.probes = probes
         self._config = config
+        self._looked: dict[str, _Look] = {}
+        self._looked_at: tuple[object, object] = (None, None)
         self._profiles, self.tables = self._read(config)
         self.excluded = _excluded(config)
 
@@ -71,18 +82,33 @@ class Catalog:
 
     def bare(self, profile: Profile) -> bool:
         """Whether a command of this profile would run without any sandbox."""
-        try:
-            return self.backend(profile).name == backends.BARE
-        except IsolationError:
-            return False  # then nothing runs
+        return self._look(profile).bare
+
+    def full(self, profile: Profile) -> bool:
+        """Whether every layer of this profile is enforced."""
+        return self._look(profile).full
 
     def enforcement(self, profile: Profile) -> Enforcement | None:
         """What the chosen backend's trial run enforced; None when nothing can run this profile."""
+        return self._look(profile).enforcement
+
+    def _look(self, profile: Profile) -> _Look:
+        """What would run a profile, worked out once for these trial runs and this configuration."""
+        if self._looked_at[0] is not self.probes or self._looked_at[1] is not self._config:
+            self._looked, self._looked_at = {}, (self.probes, self._config)
+        found = self._looked.get(profile.name)
+        if found is None:
+            found = self._looked[profile.name] = self._choice(profile)
+        return found
+
+    def _choice(self, profile: Profile) -> _Look:
         try:
             name = self.backend(profile).name
         except IsolationError:
-            return None
-        return next((probe.enforcement for probe in self.probes if probe.backend == name), None)
+            return _Look()  # then nothing runs
+        enforcement = next((probe.enforcement for probe in self.probes if probe.backend == name), None)
+        full = enforcement is not None and enforcement.overall is Strength.FULL
+        return _Look(name == backends.BARE, full, enforcement)
 
 
 def _excluded(config: Config) -> tuple[Rule, ...]:

@@ -18,6 +18,7 @@ import pwd
 import tempfile
 from dataclasses import dataclass, field
 from enum import Enum, unique
+from functools import lru_cache
 from typing import Any, get_type_hints
 
 from sandboxd.errors import ConfigError
@@ -322,6 +323,7 @@ class RuleText:
     text: str
 
 
+@lru_cache(maxsize=256)
 def rule_places(dirs: Directories, workspace: str | None, *, claude: bool) -> tuple[RulePlace, ...]:
     """Every file that may hold rules for a workspace, highest source first."""
     places = []

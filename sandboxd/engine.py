@@ -39,7 +39,6 @@ from sandboxd.model import (
     Probe,
     Request,
     Result,
-    Strength,
     Timing,
     Tool,
     ToolCall,
@@ -59,6 +58,7 @@ from sandboxd.tooluses import ToolUses, Use
 
 log = logging.getLogger("sandboxd.engine")
 
+_SHORT, _QUICK = 500, 0.002  # characters of a command, seconds of the last judgement: then it is not given to a thread
 _REJUDGE = 5  # how often facts, rules or modes may change under a command before it is denied
 
 
@@ -191,7 +191,6 @@ class Engine:
         if not os.path.isdir(cwd):
             raise RequestError(f"the directory `{cwd}` does not exist", field="command.cwd", fix="name an existing one")
         profile = self.catalog.profile(session.profile)
-        enforcement = self.catalog.enforcement(profile)
         return Question(
             unsandboxed="request" if request.unsandboxed else "profile none" if self.catalog.bare(profile) else "",
             excluded=self.catalog.excluded,
@@ -202,10 +201,10 @@ class Engine:
             mode=session.mode_in_force,
             headless=session.unattended and not self.consulting.answers(session),
             observed=True,
-            enforcement_full=enforcement is not None and enforcement.overall is Strength.FULL,
+            enforcement_full=self.catalog.full(profile),
             auto_allow_if_sandboxed=self.config.policy.auto_allow_if_sandboxed,
             tables=self.catalog.tables,
-            more_path=search_path(self.catalog.profile(session.profile), session.isolation)[len(SYSTEM_PATH) :],
+            more_path=search_path(profile, session.isolation)[len(SYSTEM_PATH) :],
             breaker_open=session.denials.open,
         )
 
@@ -233,7 +232,12 @@ class Engine:
     async def check(self, request: Request, session: SessionState) -> Checked:
         """Decide on a command without running it. Recorded as a decision of no execution. Raises RequestError for an invalid
         request, Exhausted, Unavailable."""
-        judged = await asyncio.to_thread(judge, self._question(request, session))
+        question = self._question(request, session)
+        if session.quick and len(question.text) <= _SHORT:
+            judged = judge(question)  # a thread would take longer to begin than this does
+        else:
+            judged = await asyncio.to_thread(judge, question)
+        session.quick = sum(timing.seconds for timing in judged.timings) < _QUICK
         decision_id = await self._keep(session, "", request.text, judged, judged.decision, judged.timings, durable=False)
         return Checked(judged, self.catalog.enforcement(self.catalog.profile(session.profile)), decision_id)
 

@@ -77,6 +77,7 @@ class SessionState:
         self.cwd = os.path.realpath(spec.cwd) if spec.cwd else isolation.workspace
         self.created_at = time.time()
         self.ended = False
+        self.quick = False  # the last check of a command took little time
         self.denials = Breaker()
         # What the classifier may know of the conversation; a child begins with what its parent's user had said.
         self.transcript: Transcript = Transcript() if parent is None else parent.transcript
