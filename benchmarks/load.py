@@ -4,7 +4,7 @@
     soak [N]        N commands one after the other (10,000), some of which fail, are denied or are stored for their length:
                     descriptors, processes, mounts, memory, and what is left on disk
     clients [N]     N clients at once (100), each with a session and ten commands
-    slow [N]        N readers (20) that do not read while each command writes without end: memory of the daemon
+    slow [N]        N readers (16, as many as run at once) that do not read while each command writes without end: memory
     output [MB]     one command that writes so much (1,000 MB), read to the end
     slice           a little of each, within half a minute: what the tests run
 
@@ -159,8 +159,8 @@ async def clients(count: int = 100, *, turns: int = 10) -> bool:
     )
 
 
-async def slow(readers: int = 20) -> bool:
-    with daemon() as house:
+async def slow(readers: int = 16) -> bool:
+    with daemon(f"[sessions]\nmax_parallel = {readers}\n") as house:
         async with one_session(house) as session:
             await session.run("echo warm")
             before = house.memory()
