@@ -21,6 +21,10 @@ MAX_ENTRIES = 20_000  # of all walks together
 MAX_FILES = 200  # of one directory that are named; one with more is named itself
 MAX_PATHS = 400  # each is a mount
 
+# Without one of these nothing runs.
+_SYSTEM = frozenset(
+    ("/bin", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/proc", "/run", "/sbin", "/sys", "/usr")
+)
 _SPECIAL = re.compile(r"[*?\[\\]")
 
 
@@ -34,8 +38,8 @@ class Denied:
 
 def denied(rules: Iterable[tuple[str, tuple[str, ...]]], roots: tuple[str, ...]) -> Denied:
     """What the rules, each as written with its absolute globs, match on this disk. Below `roots` everything is looked for,
-    elsewhere what stands where the glob begins. The roots themselves and what holds them are left out, and links that a
-    pattern matches: what they lead to is another file."""
+    elsewhere what stands where the glob begins. The roots themselves, what holds them and whole system directories are left
+    out, and links that a pattern matches: what they lead to is another file."""
     look = _Look(roots)
     for rule, globs in rules:
         for glob in globs:
@@ -64,7 +68,12 @@ class _Look:
                     self._add(rule, path)
 
     def _add(self, rule: str, path: str) -> None:
-        if path in self.found or any(is_within(root, path) for root in self.roots) or not os.path.lexists(path):
+        if (
+            path in self.found
+            or path in _SYSTEM
+            or any(is_within(root, path) for root in self.roots)
+            or not os.path.lexists(path)
+        ):
             return
         if os.path.isdir(path) and not os.path.islink(path) and any(is_within(path, root) for root in self.roots):
             files = self._files(path)
