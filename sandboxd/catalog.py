@@ -71,7 +71,8 @@ class Catalog:
 
         `named`: the session asked for this profile by name; without that nothing ever runs bare.
         """
-        return backends.choose(profile, self.probes, explicit=named)
+        preferred = self._config.isolation.backend.value
+        return backends.choose(profile, self.probes, explicit=named, preferred=preferred)
 
     def no_sandbox(self) -> Backend:
         """What runs a command that a human agreed to let run without one. Raises IsolationError when it does not work."""

@@ -53,10 +53,21 @@ class SessionSettings:
     max_parallel: int = 10  # read-only commands of one session at once
 
 
+@unique
+class BackendChoice(Enum):
+    AUTO = "auto"  # native, or bwrap where that cannot build a box
+    NATIVE = "native"
+    BWRAP = "bwrap"
+    LANDLOCK = "landlock"
+
+
 @dataclass(frozen=True, slots=True)
 class IsolationSettings:
     profile: str = "workspace"
     profile_dirs: tuple[str, ...] = ()  # searched before the shipped profiles; the user's own directory comes first
+    backend: BackendChoice = BackendChoice.AUTO
+    pool_boxes: int = 16  # boxes that wait ready for a command, for the whole daemon; 0 = none
+    pool_memory: int = 64 << 20  # bytes that they may take together, at 2 MiB each
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +148,8 @@ _RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("daemon", "drain_seconds"): (0, 600),
     ("sessions", "max_sessions"): (1, 100_000),
     ("sessions", "max_parallel"): (1, 100),
+    ("isolation", "pool_boxes"): (0, 256),
+    ("isolation", "pool_memory"): (0, 1 << 30),
     ("run", "timeout"): (0.01, 86_400),
     ("run", "max_timeout"): (0.01, 86_400),
     ("run", "grace"): (0, 60),

@@ -26,6 +26,7 @@ from sandboxd.consult.classifier import ClassifierStatus
 from sandboxd.consult.hookdefs import HookEvent
 from sandboxd.consulting import Consulting
 from sandboxd.errors import Exhausted, NotFound, RequestError, SandboxdError, Unavailable
+from sandboxd.isolation import backends
 from sandboxd.isolation.environment import SYSTEM_PATH, search_path
 from sandboxd.jobs import Job, Turn, validate
 from sandboxd.judge import Judged, Question, judge
@@ -170,6 +171,7 @@ class Engine:
         except SandboxdError as error:
             self._errors = (str(error),)
             raise
+        backends.configure(config.isolation.pool_boxes, config.isolation.pool_memory)
         self.config = config
         self.sessions.configure(config)
         self.consulting.classifying.classifier.configure(config.classifier)
@@ -547,6 +549,7 @@ class Engine:
         if tasks:
             await asyncio.wait(tasks, timeout=self.config.daemon.drain_seconds)
         await self._stop(list(self._jobs.values()), "daemon_stopped")
+        await asyncio.to_thread(backends.drain)
         await hooks.end_background()
         await self.consulting.classifying.close()
         self.sessions.close()

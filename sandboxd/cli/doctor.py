@@ -84,7 +84,7 @@ def _findings() -> Iterator[Finding]:
     yield _control_groups()
     probes = backends.probe_all()
     for probe in probes:
-        yield _rung(probe)
+        yield _rung(probe, probes)
     strongest = next((probe.enforcement for probe in probes if probe.works and probe.enforcement is not None), None)
     if strongest is not None:
         yield from _uncovered(strongest)
@@ -96,7 +96,7 @@ def _findings() -> Iterator[Finding]:
         yield Finding("configuration", Verdict.FAIL, error.message, error.fix or "correct the file")
         return
     yield Finding("configuration", Verdict.PASS, f"profile `{config.isolation.profile}`, directories {dirs.config}, {dirs.state}")
-    if probes[0].works:
+    if any(probe.works for probe in probes if probe.backend in backends.FULL):
         yield _canary(config, dirs)
     yield _classifier(config.classifier)
 
@@ -128,7 +128,8 @@ def _python() -> Finding:
 def _bubblewrap() -> Finding:
     found = shutil.which("bwrap", path=SYSTEM_PATH)
     if found is None:
-        return Finding("bwrap", Verdict.FAIL, f"not found in {SYSTEM_PATH}", bwrap.FIX_INSTALL)
+        said = f"not found in {SYSTEM_PATH}; sandboxd needs it where it cannot build a sandbox by itself"
+        return Finding("bwrap", Verdict.WARN, said, bwrap.FIX_INSTALL)
     return Finding("bwrap", Verdict.PASS, found)
 
 
@@ -163,19 +164,22 @@ def _control_groups() -> Finding:
     return Finding("cgroups", Verdict.PASS, f"version {found.version}: {', '.join(sorted(found.places))}")
 
 
-def _rung(probe: Probe) -> Finding:
-    """What a real trial run of one backend showed. Only the first is used where a profile says nothing."""
+def _rung(probe: Probe, probes: tuple[Probe, ...]) -> Finding:
+    """What a real trial run of one backend showed. Those in FULL are used where a profile says nothing, the first that works."""
     name = f"sandbox ({probe.backend})"
-    first = probe.backend == backends.BACKENDS[0].name
+    used = next((each.backend for each in probes if each.works and each.backend in backends.FULL), "")
     if not probe.works or probe.enforcement is None:
-        verdict = Verdict.FAIL if first else Verdict.WARN
-        return Finding(name, verdict, probe.error or "the trial failed", probe.fix)
+        needed = probe.backend in backends.FULL and not used
+        return Finding(name, Verdict.FAIL if needed else Verdict.WARN, probe.error or "the trial failed", probe.fix)
     overall = probe.enforcement.overall
     said = f"a trial ran; enforcement {overall.value}"
-    if not first:
+    if probe.backend == used:
+        return Finding(name, Verdict.PASS if overall is Strength.FULL else Verdict.WARN, f"{said}; used")
+    if probe.backend in backends.FULL:
+        said += f'; used where {used} does not work, or `isolation.backend = "{probe.backend}"` says so'
+    else:
         said += f'; used where a profile says `fallback = ["{probe.backend}"]` and nothing stronger works'
-        return Finding(name, Verdict.PASS, said)
-    return Finding(name, Verdict.PASS if overall is Strength.FULL else Verdict.WARN, said)
+    return Finding(name, Verdict.PASS, said)
 
 
 def _uncovered(enforcement: Enforcement) -> Iterator[Finding]:

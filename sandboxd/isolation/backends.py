@@ -11,14 +11,18 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation.bwrap import FIX_INSTALL, Bwrap
 from sandboxd.isolation.hostfacts import host_facts
 from sandboxd.isolation.native import Native
+from sandboxd.isolation.pool import Caps
 from sandboxd.isolation.unboxed import Unboxed
 from sandboxd.model import Backend, Enforcement, Layer, NetworkMode, Probe, Profile, Require, Strength
 
-__all__ = ["BACKENDS", "choose", "host_facts", "probe_all", "shortfall"]
+__all__ = ["BACKENDS", "choose", "configure", "drain", "host_facts", "probe_all", "shortfall"]
 
-# In order of strength. What a profile does not name in `fallback` is not used for it but the first.
-BACKENDS: tuple[Backend, ...] = (Bwrap(), Native(), Unboxed("landlock", confines=True), Unboxed("none", confines=False))
+NATIVE = Native()
+# In order of preference. The first two confine alike; of the others only what a profile names in `fallback` is used for it.
+BACKENDS: tuple[Backend, ...] = (NATIVE, Bwrap(), Unboxed("landlock", confines=True), Unboxed("none", confines=False))
 
+FULL = ("native", "bwrap")
+AUTO = "auto"
 BARE = "none"
 # What no backend enforces on any machine, in words; docs/threat-model.md says more of each.
 GAPS: tuple[str, ...] = (
@@ -35,17 +39,29 @@ def probe_all() -> tuple[Probe, ...]:
     return tuple(backend.probe() for backend in BACKENDS)
 
 
-def choose(profile: Profile, probes: tuple[Probe, ...], *, explicit: bool = True) -> Backend:
-    """The first backend that works and is as strong as the profile requires, out of bwrap and the profile's `fallback`.
+def configure(boxes: int, memory: int) -> None:
+    """How many boxes may wait ready, and how many bytes they may take together; what is ready now is given up."""
+    NATIVE.configure(Caps(boxes=boxes, memory=memory))
 
-    `explicit`: somebody named this profile for the session; one that is merely the default never runs a command bare.
+
+def drain() -> None:
+    """Give up every box that waits for a command. Blocking: milliseconds."""
+    NATIVE.drain()
+
+
+def choose(profile: Profile, probes: tuple[Probe, ...], *, explicit: bool = True, preferred: str = AUTO) -> Backend:
+    """The first backend that works and is as strong as the profile requires, out of FULL and the profile's `fallback`.
+
+    `preferred`: one backend instead of those in FULL. `explicit`: somebody named this profile for the session; one that is
+    merely the default never runs a command bare.
     Raises IsolationError with the fix when there is none; nothing then runs.
     """
     by_name = {probe.backend: probe for probe in probes}
     reasons, fix = [], FIX_INSTALL
     for backend in BACKENDS:
         probe = by_name.get(backend.name)
-        if probe is None or (backend is not BACKENDS[0] and backend.name not in profile.fallback):
+        named = backend.name in FULL if preferred == AUTO else backend.name == preferred
+        if probe is None or not (named or backend.name in profile.fallback):
             continue
         if backend.name == BARE and not explicit:
             reasons.append(f"{BARE}: only for a session that names the profile")

@@ -127,12 +127,14 @@ def sweep() -> int:
     removed = 0
     for parent in set(available().values()):
         for entry in os.scandir(parent):
-            if entry.name.startswith(PREFIX) and time.time() - entry.stat().st_ctime > FRESH:
-                try:
+            if not entry.name.startswith(PREFIX):
+                continue
+            try:
+                if time.time() - entry.stat().st_ctime > FRESH:
                     os.rmdir(entry.path)
                     removed += 1
-                except OSError:
-                    pass  # another daemon's, in use
+            except OSError:
+                pass  # another daemon's, in use or just gone
     return removed
 
 

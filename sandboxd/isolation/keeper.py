@@ -264,6 +264,11 @@ class Keeper:
             entry.demand = replace(entry.demand, uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
             self._last_event = now - pool.QUIET
             self._work()
+        return self.await_ready(plan, count, end - time.monotonic())
+
+    def await_ready(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
+        """Wait until so many boxes are ready for a plan; False when there are none, or not in `timeout` seconds."""
+        key, end = key_of(plan), time.monotonic() + timeout
         while time.monotonic() < end:
             with self._lock:
                 entry = self._entries.get(key)

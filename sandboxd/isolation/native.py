@@ -93,6 +93,11 @@ class Native:
                 self._keeper.caps = caps
                 self._keeper.drain()
 
+    def drain(self) -> None:
+        """Give up everything that is ready; boxes with a command are not touched."""
+        if self._keeper is not None:
+            self._keeper.drain()
+
     def figures(self) -> Figures | None:
         """The pool's, None while nothing has been started."""
         return self._keeper.figures() if self._keeper is not None else None
@@ -107,6 +112,17 @@ class Native:
             lease.release()
         return self._keeper_now().prepare(plan, count, timeout)
 
+    def ready(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
+        """Wait until use alone has made so many boxes ready for a plan; False when they are not in `timeout` seconds."""
+        plan, lease = protect.prepare(plan)
+        if lease is not None:
+            lease.release()
+        return self._keeper_now().await_ready(plan, count, timeout)
+
+    @property
+    def zygote_pid(self) -> int | None:
+        return self._zygote.pid if self._zygote is not None else None
+
     def _keeper_now(self) -> Keeper:
         with self._lock:
             if self._keeper is None:
@@ -116,7 +132,10 @@ class Native:
 
     def _template(self, plan: LaunchPlan, steps: Steps) -> Template:
         with self._lock:
-            if self._zygote is None or not self._zygote.alive():
+            if self._zygote is not None and not self._zygote.alive():
+                self._zygote.close()
+                self._zygote = None
+            if self._zygote is None:
                 self._zygote = Zygote()
             return self._zygote.template(template_config(plan, steps))
 

@@ -180,7 +180,7 @@ def test_run_as_json(served: Place, tree: Path) -> None:
     found = answer(served, "run", *BYPASS, "--", "echo out; echo err >&2; exit 3", cwd=tree, status=3)
     assert (found["stdout"], found["stderr"], found["exit_code"]) == ("out\n", "err\n", 3)
     assert found["decision"]["step"] == "2a"
-    assert found["result"]["enforcement"]["backend"] == "bwrap"
+    assert found["result"]["enforcement"]["backend"] == "native"
     denied = answer(served, "run", "--", "touch made", cwd=tree, status=126)
     assert (denied["decision"]["behavior"], denied["result"]["end"]) == ("deny", "denied")
 

@@ -37,7 +37,7 @@ async def test_a_reader_runs_under_the_promise(house: House) -> None:
     (decided,) = (event for event in events if isinstance(event, Decided))
     assert (decided.decision.step, decided.decision.promise) == ("2e", True)
     assert result.enforcement is not None
-    assert result.enforcement.backend == "bwrap"
+    assert result.enforcement.backend == "native"
 
 
 async def test_a_writer_is_denied_headless_and_nothing_is_written(house: House) -> None:
@@ -156,6 +156,19 @@ async def test_the_reported_directory_is_not_believed_out_of_scope(house: House)
     result, _, _ = await house.run("cd /usr", session)
     assert result.cwd == str(house.workspace)
     assert any("outside the workspace" in note for note in result.notes)
+
+
+async def test_a_directory_that_became_a_link_is_not_believed(house: House) -> None:
+    """The command that ended there may have put a link in its place, or removed it: the session stays where it was."""
+    session = house.session(Mode.BYPASS)
+    for text in (
+        "mkdir a && cd a && rmdir ../a && ln -s /usr ../a",
+        "mkdir -p b/c && cd b/c && mv ../../b ../../d && ln -s d ../../b",
+    ):
+        result, _, _ = await house.run(text, session)
+        assert result.cwd == str(house.workspace), text
+    result, _, _ = await house.run("mkdir e && cd e && rmdir ../e", session)
+    assert result.cwd == str(house.workspace)
 
 
 async def test_cancel_ends_a_command_wherever_it_is(house: House) -> None:
@@ -309,7 +322,7 @@ async def test_without_a_sandbox_the_question_says_so(house: House) -> None:
     session = house.session(profile="bare")
     result, _, _ = await house.run("pwd", session)
     assert result.enforcement is not None
-    assert result.enforcement.backend == "bwrap"
+    assert result.enforcement.backend == "native"
     engine.set_probes(tuple(probe for probe in engine.catalog.probes if probe.backend == "none"))
     result, text, _ = await house.run("pwd", session)
     assert result.enforcement is not None

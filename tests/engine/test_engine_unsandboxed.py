@@ -61,7 +61,7 @@ async def test_a_human_agrees_to_it(mode: Mode, house: House, tmp_path: Path) ->
     assert result.enforcement is not None
     result, _, _ = await house.run("pwd", session)
     assert result.enforcement is not None
-    assert result.enforcement.backend == "bwrap"
+    assert result.enforcement.backend == "native"
 
 
 async def test_nobody_else_agrees(house: House) -> None:

@@ -26,8 +26,8 @@ from tests.isolation import _drive
 from tests.isolation.conftest import HERE, Result, Runner
 from tests.isolation.test_isolation_life import alive
 
-BACKENDS = ("bwrap", "landlock", "none")
-CONFINING = ("bwrap", "landlock")
+BACKENDS = ("native", "bwrap", "landlock", "none")
+CONFINING = ("native", "bwrap", "landlock")
 
 
 @pytest.fixture(params=BACKENDS)
@@ -175,7 +175,7 @@ def test_privileges_are_gone(who: Runner, ws: Path, confining: str) -> None:
     assert lines[0].split()[0] == none
     assert lines[0].split()[2:] == ["1", "2"]
     assert lines[1:] in (["Errno 30"], ["Errno 13"])
-    assert confining != "bwrap" or lines[0].split()[1] == none
+    assert confining == "landlock" or lines[0].split()[1] == none
 
 
 def test_a_read_only_command_changes_no_metadata(who: Runner, ws: Path, confining: str) -> None:
@@ -289,8 +289,9 @@ def test_what_the_backend_without_namespaces_lacks_is_said(who: Runner, ws: Path
 def test_enforcement_tells_the_gaps(who: Runner, ws: Path) -> None:
     """FULL is only said by the backend that has namespaces."""
     said = {name: run(who, ws, "true", name).enforcement for name in BACKENDS}
-    assert said["bwrap"] is not None
-    assert said["bwrap"]["filesystem"] == "full"
+    for name in backends.FULL:
+        assert said[name] is not None
+        assert (said[name] or {})["filesystem"] == "full"
     assert said["landlock"] is not None
     assert (said["landlock"]["filesystem"], said["landlock"]["namespaces"]) == ("partial", "none")
     assert said["landlock"]["syscalls"] == said["landlock"]["privileges"] == said["landlock"]["network"] == "full"
@@ -301,7 +302,7 @@ def test_enforcement_tells_the_gaps(who: Runner, ws: Path) -> None:
 
 
 def test_where_user_namespaces_are_refused(who: Runner, ws: Path) -> None:
-    """In such a place (another box) bwrap fails its trial, and a profile that names `landlock` runs with it, confined."""
+    """In such a place (another box) native and bwrap fail, and a profile that names `landlock` runs with it, confined."""
     script = who.make("nested.py", NESTED)
     python = interpreter.find(who.uid)
     inner = who.make("contract/inner")
@@ -312,7 +313,7 @@ def test_where_user_namespaces_are_refused(who: Runner, ws: Path) -> None:
     result = run(who, ws, f"PYTHONPATH={packages} {python} -B {script} {inner}", "bwrap")
     assert result.code == 0, result.err
     answer = json.loads(result.out)
-    assert answer["bwrap"] is False
+    assert (answer["native"], answer["bwrap"]) == (False, False)
     assert answer["backend"] == "landlock"
     assert answer["out"] == "in\n"
     assert answer["outside"] is False
@@ -340,7 +341,7 @@ while part := os.read(read, 4096):
     out += part
 box.reap()
 works = {each.backend: each.works for each in probes}
-print(json.dumps({"bwrap": works["bwrap"], "backend": backend.name, "out": out.decode(),
+print(json.dumps({"native": works["native"], "bwrap": works["bwrap"], "backend": backend.name, "out": out.decode(),
                   "outside": os.path.exists(f"{inner}/../escaped")}))
 """
 
@@ -364,8 +365,8 @@ def probe(name: str, *, works: bool = True) -> Probe:
     ],
 )
 def test_fallback_is_only_what_the_profile_says(fallback: tuple[str, ...], require: Require, explicit: bool, chosen: str) -> None:
-    """Where bwrap does not work: nothing runs but by a backend that is named, strong enough, and for `none` asked for."""
-    probes = (probe("bwrap", works=False), probe("landlock"), probe("none"))
+    """Where neither native nor bwrap works: only a backend runs that is named, strong enough, and for `none` asked for."""
+    probes = (probe("native", works=False), probe("bwrap", works=False), probe("landlock"), probe("none"))
     profile = Profile("p", "p", fallback=fallback, require=require)
     if chosen:
         assert backends.choose(profile, probes, explicit=explicit).name == chosen
@@ -375,8 +376,19 @@ def test_fallback_is_only_what_the_profile_says(fallback: tuple[str, ...], requi
         assert "bwrap: refused" in str(caught.value)
 
 
+def test_bwrap_is_used_where_native_does_not_work_or_the_configuration_says_so() -> None:
+    """Without a word of the profile: both confine alike."""
+    profile = Profile("p", "p")
+    assert backends.choose(profile, (probe("native", works=False), probe("bwrap"))).name == "bwrap"
+    assert backends.choose(profile, backends.probe_all(), preferred="bwrap").name == "bwrap"
+    with pytest.raises(IsolationError, match="native: refused"):
+        backends.choose(profile, (probe("native", works=False), probe("bwrap")), preferred="native")
+    with pytest.raises(IsolationError, match="filesystem is partial"):
+        backends.choose(profile, backends.probe_all(), preferred="landlock")
+
+
 def test_the_strongest_is_used_where_it_works() -> None:
     """A fallback is none where the first backend works."""
     profile = Profile("p", "p", fallback=("none", "landlock"), require=Require.NONE)
-    assert backends.choose(profile, backends.probe_all()).name == "bwrap"
+    assert backends.choose(profile, backends.probe_all()).name == "native"
     assert sys.platform == "linux"
