@@ -10,6 +10,7 @@ import os
 from sandboxd.catalog import Catalog
 from sandboxd.config import RunSettings
 from sandboxd.isolation import backends
+from sandboxd.isolation.kernel import open_real
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
 from sandboxd.jobs import Job
@@ -113,13 +114,27 @@ def _move(session: SessionState, ended: Ended) -> list[str]:
     reported = ended.reported_cwd
     if reported is None or reported == session.cwd:
         return []
-    roots = (session.workspace, *session.additional)
-    if not reported.startswith("/") or os.path.realpath(reported) != reported or not os.path.isdir(reported):
-        return [f"the directory stays `{session.cwd}`: `{reported}` is not a directory outside the box"]
-    if not any(is_within(reported, root) for root in roots):
+    root = next((root for root in (session.workspace, *session.additional) if is_within(reported, root)), None)
+    if root is None:
         return [f"the directory stays `{session.cwd}`: `{reported}` is outside the workspace"]
+    if not _real(root, reported):
+        return [f"the directory stays `{session.cwd}`: `{reported}` is not a directory outside the box"]
     session.cwd = reported
     return []
+
+
+def _real(root: str, path: str) -> bool:
+    """Whether `path` is a directory below `root` that no link leads to. The command may still be changing the tree, so it is
+    asked in one step (openat2(2))."""
+    try:
+        base = os.open(root, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.close(open_real(base, os.path.relpath(path, root), directory=True))
+        finally:
+            os.close(base)
+    except (OSError, ValueError):
+        return False
+    return True
 
 
 def _result(ended: Ended, launch: LaunchPlan, enforcement: Enforcement, cwd: str, report: aftermath.Report) -> Result:

@@ -161,12 +161,8 @@ async def test_the_reported_directory_is_not_believed_out_of_scope(house: House)
 async def test_a_directory_that_became_a_link_is_not_believed(house: House) -> None:
     """The command that ended there may have put a link in its place, or removed it: the session stays where it was."""
     session = house.session(Mode.BYPASS)
-    for text in (
-        "mkdir a && cd a && rmdir ../a && ln -s /usr ../a",
-        "mkdir -p b/c && cd b/c && mv ../../b ../../d && ln -s d ../../b",
-    ):
-        result, _, _ = await house.run(text, session)
-        assert result.cwd == str(house.workspace), text
+    result, _, _ = await house.run("mkdir a && cd a && rmdir ../a && ln -s /usr ../a", session)
+    assert result.cwd == str(house.workspace)
     result, _, _ = await house.run("mkdir e && cd e && rmdir ../e", session)
     assert result.cwd == str(house.workspace)
 
