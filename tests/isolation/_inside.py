@@ -131,6 +131,10 @@ def renamed(source: str) -> None:
 
 for name in ("vm/swappiness", "kernel/core_pattern", "kernel/modprobe"):
     probe(f"sysctl {name}", partial(opened, f"/proc/sys/{name}", os.O_WRONLY))
+for name in ("irq/default_smp_affinity", "mtrr", "pressure/cpu", "acpi/wakeup", "scsi/scsi", "bus/pci/00/00.0", "fs/nfsd/x"):
+    probe(f"proc {name}", partial(opened, f"/proc/{name}", os.O_WRONLY))
+probe("proc mounts", lambda: opened("/proc/self/attr/current", os.O_WRONLY))
+probe("sys", lambda: opened("/sys/kernel/mm/transparent_hugepage/enabled", os.O_WRONLY))
 probe("sysrq", lambda: opened("/proc/sysrq-trigger", os.O_WRONLY))
 probe("cgroup", lambda: os.mkdir("/sys/fs/cgroup/pids/x"))
 probe("proc 1 environ", lambda: read("/proc/1/environ"))
@@ -189,6 +193,9 @@ probe("netlink route", lambda: socket.socket(16, socket.SOCK_RAW, 0).family)
 probe("netlink audit", lambda: socket.socket(16, socket.SOCK_RAW, 9).family)
 probe("pair stream", lambda: len(socket.socketpair()))
 probe("pair datagram", lambda: sent_to(socket.SOCK_DGRAM))
+probe("route out", lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM).connect(("192.0.2.1", 9)))
+probe("route out 6", lambda: socket.socket(socket.AF_INET6, socket.SOCK_DGRAM).connect(("2001:db8::1", 9)))
+probe("raw socket", lambda: socket.socket(socket.AF_INET, socket.SOCK_RAW, 1))
 probe("connect out", lambda: connected(socket.AF_INET, ("192.0.2.1", 80)))
 probe("loopback", loopback)
 

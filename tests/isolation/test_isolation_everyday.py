@@ -128,6 +128,15 @@ EVERYDAY: tuple[str, ...] = (
     "npm --version",
     "npm pkg get name",
     "npm ls --depth=0 2>/dev/null",
+    "pip --version || true",
+    "python3 -m pip --version | cut -d' ' -f1",
+    "python3 -m pip list --format=freeze 2>/dev/null | head -3",
+    "python3 -m pip show pip 2>/dev/null | head -2",
+    "python3 -m pip config list",
+    "python3 -m venv --help | head -1",
+    "java -version",
+    "cc --version | head -1",
+    "cmake --version | head -1",
     "jq .name package.json",
     "jq -r '.scripts | keys[]' package.json",
     "make -n",
@@ -153,9 +162,11 @@ BIG = "cat <<'E' | md5sum\n" + "0123456789abcdef\n" * 5500 + "E"  # 90 kB, which
 DIFFERS: tuple[tuple[str, str], ...] = (
     ("python3 -c 'import src.mod; print(src.mod.f(2))' 2>&1 | tail -1", "PYTHONSAFEPATH: no module of the workspace is imported"),
     ("ulimit -c", "a box leaves no core files"),
+    ("python3 -m pip config list", "PIP_DISABLE_PIP_VERSION_CHECK: pip would run a compiler that a file names"),
 )  # fmt: skip
 
 
+MARK = "printf '\\0%s\\0' $?; printf '\\0' >&2"
 TOGETHER = 12  # commands in one box, each by a shell of its own, to save time
 
 
@@ -190,26 +201,26 @@ def workspace(who: Runner) -> Path:
 
 
 def test_they_say_the_same(who: Runner, workspace: Path) -> None:
-    """Output and exit status of each, in the box and outside."""
+    """Both outputs and the exit status of each, in the box and outside."""
     if who.kind == "dropped":
         pytest.skip("the box is the plain user's")
     commands = (*EVERYDAY, BIG)
     tmp = str(who.make("everyday-tmp"))
-    boxed: dict[str, tuple[str, int]] = {}
+    boxed: dict[str, tuple[str, str, int]] = {}
     for reads in (True, False):
         chosen = [command for command in commands if command.startswith("git") is reads]
         groups = [chosen[start : start + TOGETHER] for start in range(0, len(chosen), TOGETHER)]
-        texts = ["\n".join(f"bash --norc -c {shlex.quote(each)}; printf '\\0%s\\0' $?" for each in group) for group in groups]
+        texts = ["\n".join(f"bash --norc -c {shlex.quote(each)}; {MARK}" for each in group) for group in groups]
         results = who.all(texts, workspace, promise=True, grants=[], tmp=tmp, observe=True, git_reads=reads)
         for group, result in zip(groups, results, strict=True):
             assert result.error == ""
-            pieces = result.out.split("\0")
-            boxed |= {each: (pieces[2 * at], int(pieces[2 * at + 1])) for at, each in enumerate(group)}
+            out, err = result.out.split("\0"), result.err.split("\0")
+            boxed |= {each: (out[2 * at], err[at], int(out[2 * at + 1])) for at, each in enumerate(group)}
     differ = []
     for command in commands:
         outside = direct(who, command, workspace)
-        if boxed[command] != (outside.stdout, outside.returncode):
-            differ.append((command, boxed[command], outside.stdout, outside.returncode))
+        if boxed[command] != (outside.stdout, outside.stderr, outside.returncode):
+            differ.append((command, boxed[command], outside.stdout, outside.stderr, outside.returncode))
     expected = {command for command, _ in DIFFERS}
     surprising = [row for row in differ if row[0] not in expected]
     assert surprising == [], surprising

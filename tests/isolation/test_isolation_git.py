@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -172,3 +173,71 @@ def test_a_step_under_way_is_not_another_commands(who: Runner, repository: Path)
         result = line(who, repository, f"echo exec ./evil >> {todo}; git status -s", git_porcelain=porcelain)
         assert "Read-only file system" in result.err
     assert todo.read_text(encoding="utf-8") == before
+
+
+EVIL = "touch {marker}; cat {key} #"
+# (configuration of the repository, its .gitattributes, the read)
+READS = [
+    (("core.fsmonitor", "touch {marker}; false"), "", "git status --short"),
+    (("diff.x.textconv", EVIL), "file diff=x\n", "git diff; git show; git log -p -1; git grep one; git blame file"),
+    (("diff.x.command", EVIL), "file diff=x\n", "git diff --no-ext-diff; git log -p -1"),
+    (("filter.x.clean", EVIL), "file filter=x\n", "git status --short; git diff; git hash-object file"),
+    (("filter.x.smudge", EVIL), "file filter=x\n", "git cat-file --filters HEAD:file; git archive HEAD >/dev/null"),
+    (("filter.x.process", EVIL), "file filter=x\n", "git status --short; git diff"),
+    (("gpg.program", "touch {marker}; true"), "", "git log --show-signature -1; git verify-commit HEAD"),
+    (("core.pager", EVIL), "", "git log -1; git -p status"),
+    (("pager.log", EVIL), "", "git -p log -1"),
+    (("core.editor", EVIL), "", "git config -l; git var GIT_EDITOR"),
+    (("core.sshCommand", EVIL), "", "git remote -v; git ls-remote ssh://nowhere.invalid/x"),
+    (("credential.helper", "!" + EVIL), "", "git ls-remote https://nowhere.invalid/x"),
+    (("core.hooksPath", "{place}/evil-hooks"), "", "git status; git diff; git log -1"),
+    (("core.alternateRefsCommand", EVIL), "", "git rev-list --all; git for-each-ref"),
+    (("alias.st", "!" + EVIL), "", "git status --short"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("setting", "attributes", "text"), READS, ids=[row[0][0] for row in READS])
+def test_reads_run_nothing_that_a_repository_names(
+    who: Runner, repository: Path, setting: tuple[str, str], attributes: str, text: str
+) -> None:
+    """Whatever a configuration names as a program, a command judged a read does not run it, nor print a secret through it."""
+    marker, key = repository / "ran", who.make("home/.ssh/k", "sekret")
+    hooks = repository / "evil-hooks"
+    hooks.mkdir()
+    for name in ("post-index-change", "reference-transaction", "post-checkout"):
+        (hooks / name).write_text(f"#!/bin/sh\ntouch {marker}\n", encoding="utf-8")
+        (hooks / name).chmod(0o755)
+    if "gpg" in setting[0]:  # a commit that looks signed
+        signed = git(repository, "cat-file", "commit", "HEAD").replace("\n\n", "\ngpgsig -----BEGIN PGP SIGNATURE-----\n \n x\n"
+                     " -----END PGP SIGNATURE-----\n\n", 1)  # fmt: skip
+        done = subprocess.run(
+            ["git", "-c", "safe.directory=*", "hash-object", "-t", "commit", "-w", "--stdin"],
+            cwd=repository, input=signed, capture_output=True, text=True, check=True,
+        )  # fmt: skip
+        git(repository, "update-ref", "HEAD", done.stdout.strip())
+    (repository / "file").write_text("one\ntwo\n", encoding="utf-8")
+    if attributes:
+        (repository / ".gitattributes").write_text(attributes, encoding="utf-8")
+    git(repository, "config", setting[0], setting[1].format(marker=marker, key=key, place=repository))
+    for each in (repository, *repository.rglob("*")):
+        os.chown(each, who.uid, -1, follow_symlinks=False)
+    # The promise alone would make `touch` fail: here the workspace may be written, so that what runs leaves its mark.
+    for spec in ({"promise": True, "grants": []}, {}):
+        result = who(text, repository, observe=True, git_reads=True, **spec)
+        assert result.error == ""
+        assert not marker.exists(), text
+        assert "sekret" not in result.out + result.err
+
+
+def test_a_bare_repository_runs_nothing_in_a_read(who: Runner, repository: Path) -> None:
+    """A directory that only looks like a repository is none for a read: its fsmonitor does not run."""
+    marker, place = repository / "ran", who.make(f"{repository.name}/innocent")
+    git(place, "init", "-q", "--bare", ".")
+    for key, value in (("core.fsmonitor", f"touch {marker}; false"), ("core.bare", "false"), ("core.worktree", str(repository))):
+        git(place, "config", key, value)
+    for each in (place, *place.rglob("*")):
+        os.chown(each, who.uid, -1, follow_symlinks=False)
+    for spec in ({"promise": True, "grants": []}, {}):
+        result = who("cd innocent && git status", repository, observe=True, git_reads=True, **spec)
+        assert result.error == ""
+        assert not marker.exists()
