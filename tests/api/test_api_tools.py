@@ -160,13 +160,14 @@ async def test_a_child_has_its_parents_tools(wire: Wire, session: AsyncSession) 
     assert (await refused(tools.Register(register, metadata=proof)))[0] == "PERMISSION_DENIED"
 
 
-@pytest.mark.parametrize("method", ["Register", "Search", "DescribeTools", "CheckToolUse"])
+@pytest.mark.parametrize("method", ["Register", "Search", "Report", "DescribeTools", "CheckToolUse"])
 async def test_another_session_stays_closed(method: str, wire: Wire, session: AsyncSession) -> None:
     """Without the session's secret there is no such session."""
     tools = tool_pb2_grpc.ToolServiceStub(wire.agent.channel)
     administration = admin_pb2_grpc.AdminServiceStub(wire.agent.channel)
     calls: dict[str, Callable[[], Any]] = {
         "Register": lambda: tools.Register(tool_pb2.ToolServiceRegisterRequest(session_id=session.id)),
+        "Report": lambda: tools.Report(tool_pb2.ToolServiceReportRequest(session_id=session.id, decision_id="d-0")),
         "Search": lambda: tools.Search(tool_pb2.ToolServiceSearchRequest(session_id=session.id, query="x")),
         "DescribeTools": lambda: administration.DescribeTools(admin_pb2.AdminServiceDescribeToolsRequest(session_id=session.id)),
         "CheckToolUse": lambda: wire.agent.executions.CheckToolUse(
