@@ -14,7 +14,7 @@ from sandboxd import trust
 from sandboxd.config import PolicySettings
 from sandboxd.consult.approvals import Change
 from sandboxd.errors import Forbidden, NotFound, RequestError
-from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, ModelText, Request, Strategy
+from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, ModelText, Queued, Request, Started, Strategy
 from sandboxd.run.execution import Execution
 from sandboxd.sessions import MAX_DEPTH, Role, SessionSpec, SessionState
 from tests.engine.conftest import House, finish
@@ -413,3 +413,28 @@ async def test_an_agents_own_ask_replaces_no_deny(house: House) -> None:
     below = child(house, ours, ask=("Bash(touch more)",))
     checked = await house.engine.check(Request("touch more", below.id), below)
     assert checked.decision.behavior is Behavior.ASK
+
+
+async def test_a_name_that_comes_to_mean_a_secret(house: House) -> None:
+    """In [`ln -s KEY notes`, `cat notes`] the second was an ordinary read when it was judged; admitted, it is judged by what
+    the name means by then."""
+    key = Path(house.engine.dirs.home) / ".ssh" / "id"
+    key.parent.mkdir(mode=0o700)
+    key.write_text("hidden words")
+    (house.workspace / "notes").write_text("shown words\n")
+    session = house.session(allow=("Bash(cat:*)", "Bash(ln:*)"))
+    text = f"cat > /dev/null; ln -sf {key} notes"
+    first = await house.engine.start(Request(text, session.id, stdin=True), session)
+    async for event in first.events():
+        if isinstance(event, Started):
+            break
+    second = await house.engine.start(Request("cat notes", session.id), session)
+    async for event in second.events():
+        if isinstance(event, Queued) and event.reason:
+            break
+    await house.engine.write_stdin(first, 0, b"", eof=True)
+    assert (await finish(first))[0].code == 0
+    result, said, events = await finish(second)
+    assert (result.end, said) == (EndKind.DENIED, ""), result
+    (decided,) = (event for event in events if isinstance(event, Decided))
+    assert decided.decision.reason == "scope.secret"
