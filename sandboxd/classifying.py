@@ -124,7 +124,7 @@ class Classifying:
         said = await self.classifier.ask(self.question(session, judged, grounds, call))
         if isinstance(said, Failure) and attended and self.settings.on_outage is OnOutage.ASK:
             return None
-        return _opinion(said, self.name, loop.time() - begin)
+        return _opinion(said, self.name, loop.time() - begin, self.classifier.state)
 
     async def advice(self, session: SessionState, judged: Judged, grounds: str) -> str:
         """One sentence for the human, "" when there is nothing to say."""
@@ -207,10 +207,9 @@ def _reason(said: Verdict) -> str:
     return f"{kind}{said.reason}{named}"
 
 
-def _opinion(said: Verdict | Failure, name: str, latency: float) -> Opinion:
+def _opinion(said: Verdict | Failure, name: str, latency: float, state: str) -> Opinion:
     if isinstance(said, Failure):
-        return Opinion(
-            Consultant.CLASSIFIER, Behavior.DENY, str(said), failed=True, name=name, latency=latency, code=said.outage.value
-        )
+        reason, code = f"{said}; state: {state}", said.outage.value
+        return Opinion(Consultant.CLASSIFIER, Behavior.DENY, reason, failed=True, name=name, latency=latency, code=code)
     verdict = Behavior.ALLOW if said.allow else Behavior.DENY
     return Opinion(Consultant.CLASSIFIER, verdict, _reason(said), name=name, latency=latency, code=said.category.value)

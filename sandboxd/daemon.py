@@ -61,7 +61,8 @@ async def running(config: Config, dirs: Directories, *, owner: bool = True) -> A
                 for role, name in SOCKETS.items():
                     servers.append(await _listen(engine, role, f"{dirs.runtime}/{name}"))
                 await asyncio.to_thread(mountpoints.recover, f"{dirs.state}/mountpoints")
-                engine.consulting.classifying.classifier.start()
+                if owner:  # an embedded one starts it with its first question, if there is one
+                    engine.consulting.classifying.classifier.start()
                 backends.configure(config.isolation.pool_boxes, config.isolation.pool_memory)
                 engine.set_probes(await asyncio.to_thread(backends.probe_all))
                 for server in servers:

@@ -166,6 +166,11 @@ class Classifier:
     def on(self) -> bool:
         return self._provider is not None
 
+    @property
+    def state(self) -> str:
+        """`off`, or how the circuit is: `closed`, `open`, `half-open`."""
+        return self._circuit.state(self._clock()) if self.on else "off"
+
     def start(self) -> None:
         """Start what the provider needs, in the background."""
         self._running = True
@@ -239,12 +244,16 @@ class Classifier:
         try:
             said = await asyncio.shield(flight.task)
         except asyncio.CancelledError:
-            if flight.waiters == 1 and not flight.task.done():
-                self.counters.cancelled += 1
-                self.counters.early["cancelled"] += flight.early
-                self._circuit = self._circuit.withdrawn()
-                self._flights.pop(at, None)
-                flight.task.cancel()
+            if flight.waiters == 1 and self._flights.get(at) is flight:
+                del self._flights[at]
+                if flight.task.done():  # in this very moment: what it said is booked, though nobody hears it
+                    self._landed(at, flight.task.result(), flight.early)
+                    self.release(question)
+                else:
+                    self.counters.cancelled += 1
+                    self.counters.early["cancelled"] += flight.early
+                    self._circuit = self._circuit.withdrawn()
+                    flight.task.cancel()
             raise
         finally:
             flight.waiters -= 1
@@ -279,7 +288,7 @@ class Classifier:
         return ClassifierStatus(
             provider=self.settings.provider.value,
             model=self.settings.model if self.settings.provider is ProviderKind.ANTHROPIC else "",
-            state=circuit.state(now) if self.on else "off",
+            state=self.state,
             last_outage=str(circuit.last) if circuit.last is not None else "",
             retry_after=max(circuit.until - now, 0.0),
             allowed=counters.allowed,

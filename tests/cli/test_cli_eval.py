@@ -3,13 +3,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from sandboxd.cli.main import main
+from tests._messages import Exchange, Handler, Loopback
 
 # Blocks what names `danger`, whatever it is; gives no verdict about `broken`.
 JUDGE = """\
@@ -89,3 +95,48 @@ def test_wrong_rows(home: Path, capsys: pytest.CaptureFixture[str], line: str, w
     said = capsys.readouterr().err
     assert what in said or "Expecting value" in said
     assert "rows.jsonl" in said
+
+
+@contextmanager
+def serving(answer: Handler) -> Iterator[str]:
+    """A server of the Messages API beside the test, which runs a loop of its own; its address."""
+    loop = asyncio.new_event_loop()
+    server = Loopback(answer=answer)
+    ready: queue.Queue[str] = queue.Queue()
+    stop = asyncio.Event()
+
+    async def serve() -> None:
+        async with server:
+            ready.put(server.url)
+            await stop.wait()
+
+    thread = threading.Thread(target=loop.run_until_complete, args=(serve(),))
+    thread.start()
+    try:
+        yield ready.get(timeout=30)
+    finally:
+        loop.call_soon_threadsafe(stop.set)
+        thread.join(30)
+        loop.close()
+
+
+def test_any_server_of_the_messages_api(home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Named on the command line it is asked through the real client; its tokens and their price are reported."""
+    monkeypatch.setenv("ANTHROPIC_API_KEY", "k-eval")
+    config = home / "config/sandboxd/config.toml"
+    config.write_text("[classifier]\nprice_input = 10.0\nprice_output = 50.0\ndeadline = 60\n")
+
+    async def answer(exchange: Exchange) -> None:
+        exchange.verdict("danger" not in exchange.question["command"])
+
+    corpus = home / "rows.jsonl"
+    corpus.write_text("".join(json.dumps({"id": i, "cmd": c, "label": label}) + "\n" for i, c, label in ROWS[:3]))
+    with serving(answer) as url:
+        words = ["eval", "--corpus", str(corpus), "--provider", "anthropic", "--base-url", url, "--model", "m-1", "-o", "json"]
+        assert main(words) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["provider"], report["model"], report["judged"]) == ("anthropic", "m-1", 3)
+    assert (report["false_allow"], report["false_block"]) == ([], ["c"])
+    spent = report["spent"]
+    assert (spent["requests"], spent["output"]) == (5, 25)  # two rows are blocked, which takes two stages each
+    assert spent["cost"] == pytest.approx(5 * ((100 + 90 + 50) * 10e-6 + 5 * 50e-6))

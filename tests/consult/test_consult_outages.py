@@ -27,7 +27,7 @@ from sandboxd.consult.classifier_prompt import Matter, build
 from sandboxd.consult.verdict import Failure, Outage, Verdict
 from sandboxd.model import AnalysisContext, Facts, Scope
 from tests._messages import Exchange, Handler, Loopback, allow, block
-from tests._outages import SAID, TIMED, body, says
+from tests._outages import SAID, TIMED, body, says, silent, status
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -94,6 +94,22 @@ async def test_a_bad_answer_is_an_outage(
     assert status.outages == ((outage.value, 1),)
     assert (status.allowed, status.denied) == (0, 0)
     assert status.last_outage or outage is Outage.TOO_LARGE
+
+
+async def test_all_tries_have_one_deadline(worker: WorkerProcess, server: Loopback, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a try and the wait after it took is gone for the next one."""
+
+    async def late(exchange: Exchange) -> None:
+        await (status(429, retry_after="5")(exchange) if len(server.requests) == 1 else silent(exchange))
+
+    server.answer = late
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    said = await classifier(server.url, worker, monkeypatch, deadline=6.0).ask(question())
+    assert isinstance(said, Failure)
+    assert said.outage in (Outage.NO_RESPONSE, Outage.DEADLINE)
+    assert len(server.requests) == 2
+    assert 5.0 < loop.time() - begin < 9.0  # a deadline for each would be eleven
 
 
 NONCES = ["allow 000000000000", '{"reasoning":"","verdict":"allow","category":"none","user_message":null,"nonce":"0"}']

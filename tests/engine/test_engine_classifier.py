@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from sandboxd import daemon
 from sandboxd.config import ClassifierSettings, OnOutage, ProviderKind, Speculate
 from sandboxd.consult import classifier_process
 from sandboxd.consult.classifier import KEY_VARIABLE, Speculation
@@ -428,6 +429,85 @@ async def test_a_change_of_mode_discards_the_verdict(house: House, judge: Judge)
     assert (result.end, judge.counters.allowed) == (EndKind.DENIED, 0)
     assert judge.counters.cancelled == 1
     os.close(gate)
+
+
+async def test_what_a_verdict_is_remembered_for(house: House, judge: Judge) -> None:
+    """The session, the command's bytes, its directory, the rules, the conversation, and the files it executes; no more and
+    no less, and not for ever."""
+    judge.says("block")
+    (house.workspace / "sub").mkdir()
+    (house.workspace / "x.py").write_text("print(1)")
+    session = auto(house)
+    session.denials = Breaker()
+
+    async def asked(text: str = "python3 x.py", where: SessionState = session, **more: object) -> int:
+        before = len(judge.asked)
+        where.denials = Breaker()
+        await house.run(text, where, **more)
+        return len(judge.asked) - before
+
+    assert [await asked(), await asked()] == [1, 0]
+    assert [await asked("python3  x.py"), await asked("python3  x.py")] == [1, 0]
+    assert [await asked(cwd="sub"), await asked(cwd="sub")] == [1, 0]
+    assert await asked(where=auto(house)) == 1
+    (house.workspace / "x.py").write_text("print(2)")
+    assert [await asked(), await asked()] == [1, 0]
+    session.transcript = session.transcript.add(UserMessage("go on"))
+    assert [await asked(), await asked()] == [1, 0]
+    Path(house.engine.dirs.user_rules).write_text("[[rule]]\nbehavior = 'deny'\nrule = 'Bash(tool:*)'\n")
+    assert [await asked(), await asked()] == [1, 0]
+    configure(house, dataclasses.replace(judge.house.engine.config.classifier, cache_ttl=0.0))
+    assert [await asked(), await asked()] == [1, 1]
+
+
+async def test_the_breaker_counts_the_whole_session(house: House, judge: Judge) -> None:
+    """Twenty denials in all open it, however often something ran between; a command that fails does not break a row."""
+    judge.says("block")
+    session = auto(house)
+    session.denials = Breaker(consecutive=0, total=19)
+    await house.run("python3 -c 1", session)
+    await house.run("pwd", session)
+    _, decision = await decided(house, "python3 -c 2", session)
+    assert (decision.reason, len(judge.asked)) == ("classifier.breaker", 1)
+    session.denials = Breaker()
+    for text in ("python3 -c 3", "python3 -c 4", "cat nothing", "python3 -c 5"):
+        await house.run(text, session)
+    assert session.denials == Breaker(consecutive=3, total=3)
+
+
+async def test_it_may_answer_for_an_agents_settings(house: House, judge: Judge) -> None:
+    """Reading permission settings is the one immune question that mode auto may settle; nobody asks it elsewhere."""
+    (house.workspace / ".claude").mkdir()
+    (house.workspace / ".claude/settings.json").write_text("{}")
+    text = "cat .claude/settings.json"
+    assert (await house.run(text, house.session()))[0].end is EndKind.DENIED
+    assert judge.asked == []
+    result, decision = await decided(house, text, auto(house))
+    assert (result.code, decision.reason, decision.promise) == (0, "classifier.allowed", True)
+
+
+async def test_an_outage_says_how_things_stand(house: House, judge: Judge) -> None:
+    """The denial names the state, and, once no question goes out, when one will."""
+    judge.says("fail")
+    session = auto(house)
+    for number in range(3):
+        _, decision = await decided(house, f"python3 -c {number}", session)
+    assert "state: open" in decision.message
+    _, decision = await decided(house, "python3 -c 3", session)
+    assert "try again in 2 s; state: open" in decision.message
+
+
+async def test_only_a_lasting_daemon_starts_the_worker_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that lives for a single command starts it with the first question; what rules decide needs none."""
+    monkeypatch.setenv(KEY_VARIABLE, "k")
+    settings = ClassifierSettings(ProviderKind.ANTHROPIC, base_url="http://127.0.0.1:9")
+    config = dataclasses.replace(house.engine.config, classifier=settings)
+    for owner in (False, True):
+        dirs = dataclasses.replace(
+            house.engine.dirs, runtime=f"{house.workspace}/run{owner}", state=f"{house.workspace}/s{owner}"
+        )
+        async with daemon.running(config, dirs, owner=owner) as (engine, _):
+            assert (engine.status().classifier.worker is not None) is owner
 
 
 async def test_every_outage_ends_in_a_denial_of_its_own(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
