@@ -84,15 +84,15 @@ class Judged:
 
     def with_opinion(self, opinion: Opinion) -> Judged:
         """The same question with one more answer from outside."""
-        return self._again(dataclasses.replace(self.inputs, opinions=(*self.inputs.opinions, opinion)))
+        return self._again(self.inputs._replace(opinions=(*self.inputs.opinions, opinion)))
 
     def unattended(self) -> Judged:
         """The same question when nobody is left who could answer."""
-        return self._again(dataclasses.replace(self.inputs, headless=True))
+        return self._again(self.inputs._replace(headless=True))
 
     def under(self, mode: Mode) -> Judged:
         """The same question in another mode."""
-        return self._again(dataclasses.replace(self.inputs, mode=mode))
+        return self._again(self.inputs._replace(mode=mode))
 
     def _again(self, inputs: Inputs) -> Judged:
         return Judged(inputs, evaluate(inputs), self.timings)
@@ -154,8 +154,7 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
 def _outside(inputs: Inputs, call: ToolCall, tmp: str) -> Inputs:
     """The inputs for what a front-end does itself: no sandbox is around it, and its /tmp is the host's, which it may read."""
     tool, scope = call.tool, inputs.scope
-    return dataclasses.replace(
-        inputs,
+    return inputs._replace(
         tool=call.name,
         aliases=() if tool is None else tool.aliases,
         texts=texts(call),

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, TextIO
 
 from sandboxd.consult.prompt import escape_for_prompt
-from sandboxd.model import AnalyzedCommand, Effect
+from sandboxd.model import Analysis, AnalyzedCommand, Effect
 
 RED, GREEN, YELLOW, MAGENTA, CYAN, BOLD, DIM, UNDERLINE = "31", "32", "33", "35", "36", "1", "2", "4"
 
@@ -62,7 +62,7 @@ def plain(value: Any) -> Any:
         return value.value
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Effect | AnalyzedCommand):
+    if isinstance(value, Effect | AnalyzedCommand | Analysis):
         return {name: plain(field) for name, field in value._asdict().items()}
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")

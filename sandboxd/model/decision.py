@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum, unique
+from typing import NamedTuple
 
 from sandboxd.model.effects import Analysis, Facts
 from sandboxd.model.shell import Span
@@ -197,8 +198,7 @@ class Scope:
     guarded: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Inputs:
+class Inputs(NamedTuple):
     """All that `policy.waterfall.evaluate` looks at. Nothing else can influence a decision."""
 
     analysis: Analysis
@@ -206,7 +206,7 @@ class Inputs:
     scope: Scope
     mode: Mode = Mode.DEFAULT
     tool: str = "Bash"
-    facts: Facts = field(default_factory=Facts)
+    facts: Facts = Facts()
     opinions: tuple[Opinion, ...] = ()
     headless: bool = False
     unsandboxed: str = ""  # why it would run unsandboxed ("profile none", "request"), "" = sandboxed

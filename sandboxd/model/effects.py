@@ -108,8 +108,7 @@ class GitUse:
     names: tuple[str, ...] = ()  # git subcommands used
 
 
-@dataclass(frozen=True, slots=True)
-class Analysis:
+class Analysis(NamedTuple):
     """Everything known about a text without looking at the disk.
 
     `read_only`, `concurrency_safe` and `destructive` are derived from the effects. `wanted` are the paths whose real

@@ -6,7 +6,6 @@ What must hold is stated here a second time, as promises about rows, without loo
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -113,7 +112,7 @@ ANALYSES: dict[tuple[str, str], Analysis] = {
 # The analysis calls what only fetches read-only; the waterfall asks whether it may.
 for _body, _danger in itertools.product(READS, DANGERS):
     if _danger != "touch":
-        ANALYSES[_body, _danger] = dataclasses.replace(ANALYSES[_body, _danger], read_only=True)
+        ANALYSES[_body, _danger] = ANALYSES[_body, _danger]._replace(read_only=True)
 
 ROWS = [
     Row(tool, content, body, danger, mode, headless, auto, full)
