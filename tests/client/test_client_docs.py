@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""docs/execution.md is true: its example runs, its commands exist, its table has every setting with its default."""
+"""docs/running.md is true: its example runs, its commands exist, its table has every setting with its default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sandboxd.cli.main import build_parser
 from sandboxd.config import RunSettings
 from tests.conftest import ROOT
 
-DOC = (ROOT / "docs/execution.md").read_text(encoding="utf-8")
+DOC = (ROOT / "docs/running.md").read_text(encoding="utf-8")
 (EXAMPLE,) = re.findall(r"(?ms)^```python example\n(.*?)^```", DOC)
 UNITS = {"GiB": 1 << 30, "days": 86_400}
 
