@@ -4,7 +4,7 @@
 Whoever wrote `Bash(python:*)` meant to be asked less; in auto mode a classifier looks at every such command instead, and
 a rule that lets any code through would only blind it.
 
-To add a program: a word in one of the tables, and a row in tests/policy/test_policy_broad.py.
+To add a program: a word in one of the tables, and a row in tests/policy/test_policy_auto.py.
 """
 
 from __future__ import annotations
@@ -14,51 +14,24 @@ import re
 from sandboxd.model import Behavior, Inputs, Rule, RuleSet
 from sandboxd.policy.modes import MODES, effective
 
-_TOOLS = frozenset(("Bash", "Agent", "Task"))
-# With anything behind them they run anything.
-_PROGRAMS = frozenset(
-    (
-        *(
-            "sh",
-            "bash",
-            "zsh",
-            "dash",
-            "ksh",
-            "fish",
-            "csh",
-            "tcsh",
-            "busybox",
-            "eval",
-            "exec",
-            "source",
-            ".",
-            "command",
-            "builtin",
-        ),
-        *("python", "pypy", "ipython", "node", "nodejs", "deno", "bun", "perl", "ruby", "irb", "php", "lua", "luajit", "tclsh"),
-        *("Rscript", "julia", "ghci", "osascript", "pwsh", "gawk", "awk", "mawk", "sed", "vim", "vi", "emacs", "ed", "gdb"),
-        *("env", "sudo", "doas", "su", "xargs", "find", "fd", "parallel", "watch", "nohup", "timeout", "time", "nice", "stdbuf"),
-        *(
-            "setsid",
-            "chroot",
-            "unshare",
-            "nsenter",
-            "flock",
-            "script",
-            "ssh",
-            "expect",
-            "strace",
-            "ltrace",
-            "entr",
-            "at",
-            "batch",
-        ),
-        *("npx", "bunx", "pnpx", "uvx", "tsx", "ts-node", "claude", "codex", "gemini", "aider"),
-    )
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(text.split())
+
+
+_TOOLS = _words("Bash Agent Task")
+# With anything behind them they run anything; behind some words they still may, when the last one is such a program too.
+_PROGRAMS = _words(
+    "sh bash zsh dash ksh fish csh tcsh busybox eval exec source . command builtin "
+    "python pypy ipython node nodejs deno bun perl ruby irb php lua luajit tclsh Rscript julia ghci osascript pwsh "
+    "gawk awk mawk sed env sudo doas xargs nohup timeout time nice stdbuf setsid strace ltrace entr "
+    "npx bunx pnpx uvx tsx ts-node claude codex gemini aider"
 )
+# Whatever stands behind them, more words make them run anything.
+_ALWAYS = _words("find fd ssh su chroot unshare nsenter flock watch parallel script expect gdb vim vi emacs ed at batch")
 # Likewise behind one of these subcommands, or behind none.
 _RUNNERS: dict[str, frozenset[str]] = {
-    program: frozenset(verbs.split())
+    program: _words(verbs)
     for program, verbs in {
         "npm": "run exec x run-script start test explore",
         "pnpm": "run exec dlx",
@@ -74,15 +47,19 @@ _RUNNERS: dict[str, frozenset[str]] = {
         "cargo": "run",
         "go": "run",
         "dotnet": "run exec",
-        "nix": "run shell develop",
-        "docker": "run exec compose",
-        "podman": "run exec",
-        "kubectl": "exec run debug",
+        "nix": "run",
         "git": "",
         "make": "",
         "just": "",
         "task": "",
     }.items()
+}
+# Behind one of these subcommands, and behind any words after it.
+_INSIDE: dict[str, frozenset[str]] = {
+    "docker": _words("run exec compose"),
+    "podman": _words("run exec compose"),
+    "kubectl": _words("exec run debug"),
+    "nix": _words("shell develop"),
 }
 _VERSION = re.compile(r"[\d.]+$")
 _CACHE: dict[int, tuple[RuleSet, RuleSet, tuple[Rule, ...]]] = {}
@@ -103,14 +80,23 @@ def too_broad(rule: Rule) -> bool:
     words = head.rstrip(": \t").split()
     if not words or (open_word and len(words) == 1):
         return True
+    return _runs_anything(words)
+
+
+def _runs_anything(words: list[str]) -> bool:
+    """Whether a command that begins with these words, none of them cut, may still run anything."""
     name = words[0].rsplit("/", 1)[-1]
     rest = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     if name in _PROGRAMS or _VERSION.sub("", name) in _PROGRAMS:
-        return not rest
+        return not rest or _runs_anything(rest[-1:])
+    if name in _ALWAYS:
+        return True
+    if name in _INSIDE and (not rest or rest[0] in _INSIDE[name]):
+        return True
     verbs = _RUNNERS.get(name)
     if verbs is None:
         return False
-    return not rest or (len(rest) == 1 and rest[0] in verbs)
+    return not rest or (rest[0] in verbs and (len(rest) == 1 or _runs_anything(rest[-1:])))
 
 
 def in_force(inputs: Inputs) -> RuleSet:
@@ -135,7 +121,7 @@ def _split(rules: RuleSet) -> tuple[RuleSet, RuleSet, tuple[Rule, ...]]:
     narrowed = rules
     if aside:
         narrowed = RuleSet(tuple(rule for rule in rules.rules if rule not in aside), rules.strategy, (*rules.inert, *aside))
-    while len(_CACHE) >= _CACHE_SIZE:
-        _CACHE.pop(next(iter(_CACHE)), None)
-    _CACHE[id(rules)] = (rules, narrowed, aside)
-    return _CACHE[id(rules)]
+    if len(_CACHE) >= _CACHE_SIZE:
+        _CACHE.clear()  # in one step: several threads judge at once
+    found = _CACHE[id(rules)] = (rules, narrowed, aside)
+    return found

@@ -2,7 +2,7 @@
 """How much could go wrong, as a number: the same for the same effects, without a model. It orders questions to humans
 and makes a classifier look twice; it never allows anything, and never denies.
 
-To add a reason: a row in WEIGHTS, the place in `risk` that finds it, and a row in tests/policy/test_policy_risk.py.
+To add a reason: a row in WEIGHTS, the place in `risk` that finds it, and a row in tests/policy/test_policy_auto.py.
 """
 
 from __future__ import annotations

@@ -108,12 +108,17 @@ Bash Bash() Bash(*) Agent Agent(*) Bash(python:*) Bash(python3.12:*) Bash(python
 Bash(bash:*) Bash(sh\\ -c\\ *) Bash(eval:*) Bash(sudo:*) Bash(env:*) Bash(xargs:*) Bash(find:*) Bash(npx:*) Bash(npx\\ -y\\ *)
 Bash(uvx:*) Bash(npm:*) Bash(npm\\ run:*) Bash(npm\\ run\\ *) Bash(npm\\ exec:*) Bash(pnpm\\ dlx:*) Bash(yarn\\ dlx\\ *)
 Bash(uv\\ run:*) Bash(poetry\\ run\\ *) Bash(docker\\ run:*) Bash(kubectl\\ exec:*) Bash(git:*) Bash(make:*) Bash(py*)
-Bash(/usr/bin/python3:*) Bash(ssh:*) Bash(awk:*) Bash(claude:*) Bash(prefix:perl)"""
+Bash(/usr/bin/python3:*) Bash(ssh:*) Bash(awk:*) Bash(claude:*) Bash(prefix:perl) Bash(uv\\ run\\ python:*)
+Bash(sudo\\ bash:*) Bash(env\\ A=1\\ python3:*) Bash(timeout\\ 5\\ sh\\ -c\\ *) Bash(docker\\ exec\\ web:*)
+Bash(docker\\ run\\ --rm\\ alpine:*) Bash(kubectl\\ exec\\ pod\\ --:*) Bash(find\\ src:*) Bash(ssh\\ host:*) Bash(watch\\ ls:*)
+Bash(nix\\ develop\\ .:*) Bash(npx\\ tsx:*) Bash(poetry\\ run\\ python:*) Bash(xargs\\ -n1\\ bash:*) Bash(flock\\ f:*)"""
 NARROW = """\
 Bash(ls) Bash(ls:*) Bash(python3\\ manage.py\\ test:*) Bash(python\\ -m\\ pytest:*) Bash(npm\\ run\\ build)
 Bash(npm\\ run\\ test:*)
 Bash(git\\ add:*) Bash(git\\ commit\\ -m\\ *) Bash(cargo\\ test:*) Bash(make\\ test) Bash(docker\\ build:*)
 Bash(python) Bash(bash\\ x.sh)
+Bash(find\\ src\\ -name\\ x) Bash(docker\\ ps:*) Bash(kubectl\\ get\\ pods:*) Bash(sudo\\ apt-get\\ install:*)
+Bash(timeout\\ 5\\ ls:*) Bash(nix\\ build:*) Bash(uv\\ pip\\ list:*)
 Read Edit(src/**) WebFetch(domain:a.test) Bash(pytest:*) Bash(npx\\ prettier:*) Bash(uv\\ run\\ pytest:*)"""
 
 
