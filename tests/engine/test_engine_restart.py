@@ -108,6 +108,7 @@ async def test_a_question_does_not_outlive_the_daemon(home: Path) -> None:
             session = await client.session(str(home / "ws"), headless=False)
             execution = await session.start("touch made", keep_on_disconnect=True)
             asked = await question(execution)
+            await client.decisions()  # a read waits for what was written before it: the question is in the record
             os.kill(daemon.pid, signal.SIGKILL)
             daemon.wait(30)
             await execution.close()
