@@ -20,12 +20,15 @@ def _words(text: str) -> frozenset[str]:
 
 
 _TOOLS = _words("Bash Agent Task")
-# With anything behind them they run anything; behind some words they still may, when the last one is such a program too.
+# With anything behind them they run anything.
 _PROGRAMS = _words(
-    "sh bash zsh dash ksh fish csh tcsh busybox eval exec source . command builtin "
-    "python pypy ipython node nodejs deno bun perl ruby irb php lua luajit tclsh Rscript julia ghci osascript pwsh "
-    "gawk awk mawk sed env sudo doas xargs nohup timeout time nice stdbuf setsid strace ltrace entr "
-    "npx bunx pnpx uvx tsx ts-node claude codex gemini aider"
+    "sh bash zsh dash ksh fish csh tcsh source . python pypy ipython node nodejs deno bun perl ruby irb php lua luajit tclsh "
+    "Rscript julia ghci osascript pwsh gawk awk mawk sed tsx ts-node claude codex gemini aider"
+)
+# So do these, and behind some words they still do, when the last one is such a program itself.
+_WRAPPERS = _words(
+    "env sudo doas xargs nohup timeout time nice stdbuf setsid strace ltrace entr command builtin exec eval busybox "
+    "npx bunx pnpx uvx"
 )
 # Whatever stands behind them, more words make them run anything.
 _ALWAYS = _words("find fd ssh su chroot unshare nsenter flock watch parallel script expect gdb vim vi emacs ed at batch")
@@ -61,6 +64,7 @@ _INSIDE: dict[str, frozenset[str]] = {
     "kubectl": _words("exec run debug"),
     "nix": _words("shell develop"),
 }
+_OPEN = (*_PROGRAMS, *_WRAPPERS, *_ALWAYS)
 _VERSION = re.compile(r"[\d.]+$")
 _CACHE: dict[int, tuple[RuleSet, RuleSet, tuple[Rule, ...]]] = {}
 _CACHE_SIZE = 64
@@ -80,6 +84,8 @@ def too_broad(rule: Rule) -> bool:
     words = head.rstrip(": \t").split()
     if not words or (open_word and len(words) == 1):
         return True
+    if open_word:  # `uv run p*` is `uv run python` too
+        words[-1] = next((program for program in _OPEN if program.startswith(words[-1])), words[-1])
     return _runs_anything(words)
 
 
@@ -88,6 +94,8 @@ def _runs_anything(words: list[str]) -> bool:
     name = words[0].rsplit("/", 1)[-1]
     rest = [word for word in words[1:] if not word.startswith("-") and "=" not in word]
     if name in _PROGRAMS or _VERSION.sub("", name) in _PROGRAMS:
+        return not rest
+    if name in _WRAPPERS:
         return not rest or _runs_anything(rest[-1:])
     if name in _ALWAYS:
         return True

@@ -111,7 +111,8 @@ Bash(uv\\ run:*) Bash(poetry\\ run\\ *) Bash(docker\\ run:*) Bash(kubectl\\ exec
 Bash(/usr/bin/python3:*) Bash(ssh:*) Bash(awk:*) Bash(claude:*) Bash(prefix:perl) Bash(uv\\ run\\ python:*)
 Bash(sudo\\ bash:*) Bash(env\\ A=1\\ python3:*) Bash(timeout\\ 5\\ sh\\ -c\\ *) Bash(docker\\ exec\\ web:*)
 Bash(docker\\ run\\ --rm\\ alpine:*) Bash(kubectl\\ exec\\ pod\\ --:*) Bash(find\\ src:*) Bash(ssh\\ host:*) Bash(watch\\ ls:*)
-Bash(nix\\ develop\\ .:*) Bash(npx\\ tsx:*) Bash(poetry\\ run\\ python:*) Bash(xargs\\ -n1\\ bash:*) Bash(flock\\ f:*)"""
+Bash(nix\\ develop\\ .:*) Bash(npx\\ tsx:*) Bash(poetry\\ run\\ python:*) Bash(xargs\\ -n1\\ bash:*) Bash(flock\\ f:*)
+Bash(uv\\ run\\ p*) Bash(sudo\\ b*)"""
 NARROW = """\
 Bash(ls) Bash(ls:*) Bash(python3\\ manage.py\\ test:*) Bash(python\\ -m\\ pytest:*) Bash(npm\\ run\\ build)
 Bash(npm\\ run\\ test:*)
@@ -119,6 +120,7 @@ Bash(git\\ add:*) Bash(git\\ commit\\ -m\\ *) Bash(cargo\\ test:*) Bash(make\\ t
 Bash(python) Bash(bash\\ x.sh)
 Bash(find\\ src\\ -name\\ x) Bash(docker\\ ps:*) Bash(kubectl\\ get\\ pods:*) Bash(sudo\\ apt-get\\ install:*)
 Bash(timeout\\ 5\\ ls:*) Bash(nix\\ build:*) Bash(uv\\ pip\\ list:*)
+Bash(npm\\ run\\ test*) Bash(python\\ manage.py\\ t*) Bash(git\\ log*)
 Read Edit(src/**) WebFetch(domain:a.test) Bash(pytest:*) Bash(npx\\ prettier:*) Bash(uv\\ run\\ pytest:*)"""
 
 
