@@ -8,6 +8,7 @@ that is not root's or is not readable by everyone, but the daemon's own base int
 
 from __future__ import annotations
 
+import importlib.util
 import marshal
 import os
 import stat
@@ -15,12 +16,17 @@ import subprocess
 import sys
 from functools import lru_cache
 from importlib import resources
+from importlib.abc import InspectLoader
 
 from sandboxd.errors import IsolationError
 from sandboxd.paths import parents
 
 CANDIDATES = ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3")
-CHECK = "import sys,_ctypes,_signal,posix,select\nassert sys.version_info >= (3, 9)"
+# Also tells which code this interpreter understands.
+CHECK = (
+    "import sys,_ctypes,_signal,posix,select,_socket,_frozen_importlib_external as e\n"
+    "assert sys.version_info >= (3, 9)\nprint(e.MAGIC_NUMBER.hex())"
+)
 # Reads (code of child, its configuration) from a descriptor. Version 2 of marshal's format is read by every Python 3; the
 # code inside is as its own compiler made it.
 BOOT = (
@@ -34,7 +40,10 @@ BOOT_MODULES = (
     " p[0] and setattr(sys.modules[p[0]],p[2],m);c and exec(marshal.loads(c),m.__dict__)\n"
     "m.main(a)"
 )
-_COMPILE = "import marshal,sys;sys.stdout.buffer.write(marshal.dumps(compile(sys.stdin.buffer.read(),'<sandboxd child>','exec')))"
+_COMPILE = (
+    "import marshal,sys;s=marshal.loads(sys.stdin.buffer.read());"
+    "sys.stdout.buffer.write(marshal.dumps([marshal.dumps(compile(t,n,'exec')) for n,t in s]))"
+)
 FLAGS = ("-I", "-S", "-B")
 
 
@@ -42,33 +51,45 @@ FLAGS = ("-I", "-S", "-B")
 def find(uid: int) -> str:
     """The interpreter for boxes of `uid`. Raises IsolationError with the fix when there is none."""
     for path in (*CANDIDATES, os.path.realpath(getattr(sys, "_base_executable", sys.executable))):
-        if _usable(path, uid) and _runs(path):
+        if _usable(path, uid) and _magic(path):
             return path
     raise IsolationError(
         f"no python3 that user {uid} can run inside a box", fix="install python3 (3.9 or later) as /usr/bin/python3"
     )
 
 
-@lru_cache(maxsize=32)
-def compiled(python: str, module: str = "child") -> bytes:
-    """A module of this package, compiled by the interpreter that will run it. Raises IsolationError."""
-    source = resources.files("sandboxd.isolation").joinpath(f"{module}.py").read_bytes()
-    done = subprocess.run([python, *FLAGS, "-c", _COMPILE], input=source, capture_output=True, env={}, check=False)
+@lru_cache(maxsize=8)
+def compiled(python: str, modules: tuple[str, ...]) -> tuple[bytes, ...]:
+    """Modules of this package, compiled by the interpreter that will run them. Raises IsolationError.
+
+    Where that understands the same code as this one, the code is what an import here would use, which mostly lies compiled.
+    """
+    if _magic(python) == importlib.util.MAGIC_NUMBER.hex():
+        specs = [importlib.util.find_spec(f"sandboxd.isolation.{name}") for name in modules]
+        loaders = [spec.loader for spec in specs if spec is not None and isinstance(spec.loader, InspectLoader)]
+        codes = [loader.get_code(f"sandboxd.isolation.{name}") for name, loader in zip(modules, loaders, strict=True)]
+        return tuple(marshal.dumps(code) for code in codes if code is not None)
+    package = resources.files("sandboxd.isolation")
+    sources = [(f"<sandboxd {name}>", package.joinpath(f"{name}.py").read_bytes()) for name in modules]
+    done = subprocess.run(
+        [python, *FLAGS, "-c", _COMPILE], input=marshal.dumps(sources, 2), capture_output=True, env={}, check=False
+    )
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
         raise IsolationError(f"{python} cannot compile the box's first process: {reason}", fix="repair this python3")
-    return done.stdout
+    return tuple(marshal.loads(done.stdout))  # noqa: S302  the interpreter was found by `find`
 
 
 def payload(python: str, config: dict[str, object]) -> bytes:
     """What BOOT reads."""
-    return marshal.dumps((compiled(python), config), 2)
+    return marshal.dumps((compiled(python, ("child",))[0], config), 2)
 
 
 def payload_of(python: str, modules: tuple[str, ...], config: dict[str, object]) -> bytes:
     """What BOOT_MODULES reads: these modules of this package, in the order in which they need each other."""
     packages = (("sandboxd", b""), ("sandboxd.isolation", b""))
-    coded = tuple((f"sandboxd.isolation.{each}", compiled(python, each)) for each in modules)
+    names = (f"sandboxd.isolation.{each}" for each in modules)
+    coded = zip(names, compiled(python, modules), strict=True)
     return marshal.dumps(((*packages, *coded), config), 2)
 
 
@@ -100,9 +121,11 @@ def _unmapped() -> tuple[int, ...]:
         return ()
 
 
-def _runs(path: str) -> bool:
+@lru_cache(maxsize=8)
+def _magic(path: str) -> str:
+    """What code this interpreter understands; "" when it cannot run `child`."""
     try:
         done = subprocess.run([path, *FLAGS, "-c", CHECK], capture_output=True, env={}, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):
-        return False
-    return done.returncode == 0
+        return ""
+    return done.stdout.decode(errors="replace").strip() if done.returncode == 0 else ""

@@ -30,6 +30,7 @@ from sandboxd.isolation.pool import Caps, Demand, Stock
 from sandboxd.isolation.zygotes import Template, watcher
 from sandboxd.model import LaunchPlan
 
+AWAKE = 1.0  # seconds for which the thread looks at things by itself after the last start or end
 PAUSE = 1.0  # seconds without making anything after something could not be made
 Identities = tuple[tuple[int, int], ...]
 MakeTemplate = Callable[[LaunchPlan, Steps], Template]
@@ -70,7 +71,9 @@ class Keeper:
         self._lock = threading.RLock()
         self._wake = threading.Event()
         self._thread: threading.Thread | None = None
+        self._over: list[NativeBox] = []  # have ended, and still take something
         self._closed = False
+        self._sleeps = False
         self._last_event = 0.0
         self._pause_until = 0.0
         self._counts = {"warm": 0, "template": 0, "cold": 0}
@@ -105,7 +108,7 @@ class Keeper:
                     return self._first(key, plan, now)
                 self._counts["template"] += 1
             self._note(entry, now)
-            box.on_end = lambda: self._ended(key)
+            box.on_end = lambda ended: self._ended(key, ended)
             return box
 
     def _first(self, key: Hashable, plan: LaunchPlan, now: float) -> NativeBox:
@@ -120,7 +123,7 @@ class Keeper:
                 template.hold()
                 entry = self._entries[key] = Entry(key, plan, steps, template)
                 self._note(entry, now)
-                box.on_end = lambda: self._ended(key)
+            box.on_end = lambda ended: self._ended(key, ended)
             return box
         finally:
             template.let_go()
@@ -150,33 +153,45 @@ class Keeper:
         self._last_event = now
         self._work()
 
-    def _work(self) -> None:
-        if self._thread is None and not self._closed:
-            self._thread = threading.Thread(target=self._run, name="sandboxd-pool", daemon=True)
-            self._thread.start()
-        self._wake.set()
-
-    def _ended(self, key: Hashable) -> None:
+    def _ended(self, key: Hashable, box: NativeBox) -> None:
+        """Called by the box that has ended. What it still takes is given back in a quiet moment."""
         with self._lock:
+            if self._closed:
+                box.dispose()
+                return
             now = self._last_event = time.monotonic()
             entry = self._entries.get(key)
             if entry is not None:
                 entry.demand = pool.ended(entry.demand, now)
-        self._wake.set()
+            self._over.append(box)
+            self._work()
 
     # -- keeping ---------------------------------------------------------------------------------------------------------
+
+    def _work(self) -> None:
+        """See that the thread looks at things soon; it is woken only when it sleeps, which costs a start some time."""
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="sandboxd-pool", daemon=True)
+            self._thread.start()
+        elif self._sleeps:
+            self._wake.set()
 
     def _run(self) -> None:
         while not self._closed:
             with self._lock:
                 self._wake.clear()
-                again = self._keep(time.monotonic())
-            self._wake.wait(None if again is None else max(0.0, again - time.monotonic()))
+                now = time.monotonic()
+                again = self._keep(now)
+                busy = now - self._last_event < AWAKE
+                self._sleeps = not busy
+            wait = None if again is None else max(0.0, again - time.monotonic())
+            self._wake.wait(pool.QUIET if busy and (wait is None or wait > pool.QUIET) else wait)
 
     def _keep(self, now: float) -> float | None:
         """Do what `pool` decides; when to do so again."""
         if self._closed:
             return None
+        self._dispose()
         self._look_at_host()
         for entry in list(self._entries.values()):
             self._look_at(entry, now)
@@ -222,6 +237,11 @@ class Keeper:
         if self._mounts_changed.poll(0):
             self.drain()
 
+    def _dispose(self) -> None:
+        over, self._over = self._over, []
+        for box in over:
+            box.dispose()
+
     def _fail(self, now: float) -> None:
         self._pause_until = now + PAUSE
         self.drain()
@@ -241,6 +261,7 @@ class Keeper:
         with self._lock:
             for entry in list(self._entries.values()):
                 self._forget(entry)
+            self._dispose()
 
     def figures(self) -> Figures:
         with self._lock:
@@ -282,8 +303,9 @@ class Keeper:
         return False
 
     def close(self) -> None:
-        self._closed = True
-        self.drain()
+        with self._lock:
+            self._closed = True
+            self.drain()
         self._wake.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5)

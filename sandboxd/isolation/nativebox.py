@@ -44,7 +44,7 @@ class NativeBox:
         self._epoll = select.epoll()
         self._epoll.register(sock, _HUNG_UP)
         self.ready = False
-        self.on_end: Callable[[], None] | None = None  # called once, when it has been reaped
+        self.on_end: Callable[[NativeBox], None] | None = None  # called once, when it has been reaped; it calls `dispose`
 
     # -- asleep ----------------------------------------------------------------------------------------------------------
 
@@ -88,8 +88,8 @@ class NativeBox:
     def discard(self) -> None:
         """Give up a box that has no command. Its control groups go when it has."""
         self.look()
-        self._close()
-        cgroups.remove(self._groups)
+        self._epoll.close()
+        self.dispose()
 
     # -- with its command ------------------------------------------------------------------------------------------------
 
@@ -151,8 +151,11 @@ class NativeBox:
             self._template.look()
             complaint = self._template.failure
         killed, refused = cgroups.events(self._groups)
-        self._close()
-        cgroups.remove(self._groups)
+        self._epoll.close()
+        if self.on_end is not None:
+            self.on_end(self)
+        else:
+            self.dispose()
         if self._lease is not None:
             self._lease.release()
         if ended is not None:
@@ -161,13 +164,12 @@ class NativeBox:
             raise IsolationError(f"the sandbox could not be built: {complaint or 'its first process ended without a word'}")
         return ExitStatus(None, int(signal.SIGKILL), oom_kills=killed, pids_refused=refused)
 
-    def _close(self) -> None:
-        self._epoll.close()
+    def dispose(self) -> None:
+        """Let process 1 go, and with it what the box still takes. For its owner: it takes a moment that nobody need wait for."""
         self._sock.close()
         for fd in (self._process, self._watch):
             if fd >= 0:
                 os.close(fd)
         self._process = self._watch = -1
         self._template.let_go()
-        if self.on_end is not None:
-            self.on_end()
+        cgroups.remove(self._groups)

@@ -34,7 +34,7 @@ CLONE_PIDFD = 0x1000
 CAPABILITY_V3 = 0x20080522
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 NOFILE = 7  # RLIMIT_NOFILE: set last, since the report's descriptor may lie above it
-SCHED_OTHER, SCHED_BATCH = 0, 3
+CHANGED = "what the sandbox is built from was replaced meanwhile; run the command again"
 
 
 class c_int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as in child
@@ -101,11 +101,12 @@ def template(config: dict, fd: int, parent: int) -> None:  # type: ignore[type-a
         posix.close(watch)
         changed = select.poll()
         changed.register(ours, select.POLLPRI)
+        mounts_of: tuple = (changed, [])  # type: ignore[type-arg]  # see make_box
         while True:
             message = wire.receive(sock)
             if message is None:
                 break
-            make_box(config, proc, found, changed, *message)
+            make_box(config, proc, found, mounts_of, *message)
     except (Failure, OSError) as error:
         tell(fd, f"F {error}")
         posix._exit(1)
@@ -149,12 +150,17 @@ def drop_bounding() -> None:
             return
 
 
-def make_box(config: dict, proc: int, seen: tuple, changed: "select.poll", value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
-    """Clone one box. `value` is (what the daemon sees at the watched paths now, …); fds: its socket, its control groups."""
+def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
+    """Clone one box. `value` is (what the daemon sees at the watched paths now, …); fds: its socket, its control groups.
+
+    `mounts_of` is (what polls this namespace's mounts, a list that is not empty once one has changed). The template stays
+    even then: its end would be that of boxes that run.
+    """
+    changed, seen_change = mounts_of
     said = fds[0]
     try:
-        if value[0] is not None and value[0] != seen:
-            raise Failure("something was replaced while the box was built; run the command again")
+        if seen_change or (value[0] is not None and value[0] != seen):
+            raise Failure(CHANGED)
         pidfd = c_int(-1)
         flags = child.CHLD | CLONE_PIDFD | NEWUSER | NEWNS | NEWPID | NEWIPC | NEWUTS | NEWCGROUP
         flags |= NEWNET if config["own_network"] else 0
@@ -162,10 +168,12 @@ def make_box(config: dict, proc: int, seen: tuple, changed: "select.poll", value
         if pid == 0:
             box(config, proc, fds)
         fd = int(pidfd.value)
-        if changed.poll(0):
+        if changed.poll(0):  # tells once; whoever is asked next would copy the same lack
+            seen_change.append(True)
+        if seen_change:
             posix.kill(pid, child.KILL)
-            tell(said, "F a mount of the box was removed from outside; run the command again")
-            posix._exit(1)
+            posix.close(fd)
+            raise Failure(CHANGED)
         try:
             wire.tell(_socket.socket(fileno=posix.dup(said)), f"P {pid}", (fd,))
         except OSError:

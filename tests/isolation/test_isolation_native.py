@@ -172,6 +172,25 @@ def test_what_was_replaced_is_guarded_as_it_is_now(
     assert warm(native) == before + 1
 
 
+def test_a_replacement_outside_ends_no_command(native: Native, ws: Path) -> None:
+    """What somebody replaces while a command runs makes its template useless for the next, and does not touch that command."""
+    (stdin, feed), (out, write) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+    run(native, planned(ws, "true"))  # so that the template stays
+    box = native.start(planned(ws, 'echo up; read -r line; echo "$line"'), Stdio(stdin, write, write))
+    os.close(stdin)
+    os.close(write)
+    assert os.read(out, 10) == b"up\n"
+    _replace(ws / ".bashrc")
+    for _ in range(3):
+        assert run(native, planned(ws, "echo x >> .bashrc"))[1].code == 1
+    os.write(feed, b"alive\n")
+    assert os.read(out, 10) == b"alive\n"
+    os.close(feed)
+    os.close(out)
+    assert select.select([box.pidfd], [], [], 30)[0]
+    assert box.reap().code == 0
+
+
 def test_a_new_protected_path_is_another_plan(native: Native, ws: Path) -> None:
     """What became protected since a box was made is not open in it: that box is not used."""
     assert native.prepare(planned(ws, "true"), 2)
