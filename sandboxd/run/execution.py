@@ -49,8 +49,8 @@ from sandboxd.run.process import Process, open_pipes, read_cwd
 from sandboxd.run.spool import Kept, Spool
 from sandboxd.run.streams import CHUNK, Feeder, Pump
 
-WINDOW = 1 << 20  # bytes a live follower may lie behind
-TAIL = CHUNK  # bytes of each stream kept when the spool is full
+WINDOW = 2 * CHUNK  # bytes a live follower may lie behind
+TAIL = 1 << 16  # bytes of each stream kept when the spool is full
 STDERR_TAIL = 8192  # bytes of stderr kept for the search for violations
 MAX_OUTPUT = 256 << 20  # bytes of spool where neither profile nor request say
 LAST_LINE = 200  # characters of the last line that a heartbeat shows
@@ -259,7 +259,8 @@ class Execution:
                     beat = self._beat
                     yield beat
                     continue  # more may have come meanwhile
-                await self._changed()
+                if not self._pull():
+                    await self._changed()
         finally:
             self._followers.discard(follower)
             self._relieve()
@@ -337,7 +338,7 @@ class Execution:
             self._last += 1
             self._spooled[stream] += len(data)
             self._wake()
-            if self._lagging(WINDOW):
+            if self._busy() or self._lagging(WINDOW):
                 assert self._pump is not None
                 self._pump.pause()
         else:
@@ -398,6 +399,20 @@ class Execution:
         limit = self._spool.size - window
         return any(follower.live and follower.position < limit for follower in self._followers)
 
+    def _busy(self) -> bool:
+        """Whether somebody follows, and is still occupied with what came before."""
+        return not self._waiters and any(follower.live for follower in self._followers)
+
+    def _pull(self) -> bool:
+        """Look for more output on behalf of a follower that has caught up; whether there was any."""
+        pump, last = self._pump, self._last
+        if pump is None or self._lagging(WINDOW):
+            return False
+        if pump.paused:
+            pump.resume()
+        pump.pull()
+        return self._last != last
+
     def _advance(self, follower: _Follower, position: int) -> None:
         follower.position = position
         if not follower.live:
@@ -406,7 +421,7 @@ class Execution:
 
     def _relieve(self) -> None:
         """Read on when nobody lies far behind any more."""
-        if self._pump is not None and self._pump.paused and not self._lagging(WINDOW // 2):
+        if self._pump is not None and self._pump.paused and not self._busy() and not self._lagging(WINDOW // 2):
             self._pump.resume()
 
     def _settle(self) -> None:

@@ -19,8 +19,12 @@ from collections.abc import Callable
 from sandboxd.errors import Exhausted, RequestError
 from sandboxd.model import Stream
 
-CHUNK = 65536  # bytes; the size a pipe holds by default, and the best message size for the transport
+CHUNK = 3 << 16  # bytes of one message; larger ones wait for the transport's flow control
 COALESCE = 0.004  # seconds that small writes may wait for company
+REST = 0.001  # seconds between two looks at a pipe in full flow; the loop's clock has no finer grain
+FLOW = 1 << 15  # bytes within COALESCE seconds that make a flow
+PIPE = 1 << 20  # bytes that the pipe of one may hold: what a fast program writes while it is left alone
+ROUNDS = PIPE // CHUNK  # chunks taken at one look
 STDIN_BUFFER = 1 << 20  # bytes of stdin held for a command that does not read
 PTY_BUFFER = 1 << 20  # bytes; more than the kernel holds between the two ends of a terminal
 END_OF_FILE = b"\x04"  # what a terminal takes for it (VEOF)
@@ -29,105 +33,140 @@ END_OF_FILE = b"\x04"  # what a terminal takes for it (VEOF)
 class Pump:
     """Moves what the command writes to `sink(stream, data)`, in order of arrival, in chunks of at most CHUNK bytes.
 
-    The first bytes after a quiet moment go out at once; what follows within COALESCE seconds is gathered.
+    The first bytes after a quiet moment go out at once. Then the pipe is left to fill for a moment, COALESCE seconds or, in
+    full flow, REST, and read by the clock: a program that writes line by line would wake the loop for every line, and two
+    processes that wake each other for every few kilobytes are slower than either. Only one stream rests so; when another
+    one has something, the resting one is read before it and watched again, which keeps their order.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sink: Callable[[Stream, bytes], None]) -> None:
         self._loop = loop
         self._sink = sink
         self._fds: dict[int, Stream] = {}
-        self._pending: list[tuple[Stream, bytearray]] = []
-        self._size = 0
-        self._flushed = float("-inf")
+        self._deaf: set[int] = set()  # those the loop does not watch
+        self._resting = -1
+        self._flowing = False  # what rests brought FLOW bytes in COALESCE seconds when it was last read
         self._timer: asyncio.TimerHandle | None = None
         self.paused = False
 
     def add(self, fd: int, stream: Stream) -> None:
         """Take over the read end `fd` (it is closed here)."""
         self._fds[fd] = stream
-        if not self.paused:
-            self._loop.add_reader(fd, self._readable, fd, stream)
+        self._listen(fd)
 
     def pause(self) -> None:
-        """Stop reading: the pipe fills up and the command waits in write()."""
+        """Read no more: the pipe fills up and the command waits in write()."""
         self.paused = True
-        for fd in self._fds:
-            self._loop.remove_reader(fd)
 
     def resume(self) -> None:
         self.paused = False
-        for fd, stream in self._fds.items():
-            self._loop.add_reader(fd, self._readable, fd, stream)
+        for fd in tuple(self._deaf):
+            if fd != self._resting:
+                self._listen(fd)
+        if self._resting >= 0 and self._timer is None:
+            self._rest(self._resting)
+
+    def pull(self) -> None:
+        """Take what a stream in full flow holds, before its rest is over: somebody waits for it."""
+        if self._flowing and not self.paused and self._resting >= 0 and _held(self._resting) >= FLOW:
+            self._take(self._resting)
 
     def drain(self) -> None:
-        """Take what lies in the pipes right now, then flush. To be called when the command is dead.
+        """Take what lies in the pipes right now. To be called when the command is dead.
 
         A process that escaped and still holds the write end cannot prolong it: only the bytes present at this moment
         are read, never waited for.
         """
-        for fd, stream in tuple(self._fds.items()):
+        for fd in sorted(self._fds, key=lambda fd: fd != self._resting):
             # A terminal tells less than it holds; what it holds is little.
-            left = PTY_BUFFER if os.isatty(fd) else _readable_bytes(fd)
-            while left > 0:
-                try:
-                    data = _read(fd, min(left, CHUNK))
-                except BlockingIOError:
-                    break
-                if not data:
-                    break
-                left -= len(data)
-                self._take(stream, data)
-        self.flush()
-
-    def flush(self) -> None:
-        """Hand on what is gathered."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._flushed = self._loop.time()
-        pending, self._pending, self._size = self._pending, [], 0
-        for stream, data in pending:
-            self._sink(stream, bytes(data))
+            left = PTY_BUFFER if os.isatty(fd) else _held(fd)
+            while left > 0 and (count := self._take(fd, min(left, CHUNK))):
+                left -= count
 
     def close(self) -> None:
-        """Stop reading and close all read ends; what is gathered is dropped. Idempotent."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self._pending = []
+        """Stop reading and close all read ends. Idempotent."""
         for fd in tuple(self._fds):
             self._finish(fd)
 
+    def _listen(self, fd: int) -> None:
+        self._deaf.discard(fd)
+        self._loop.add_reader(fd, self._readable, fd)
+
+    def _ignore(self, fd: int) -> None:
+        if fd not in self._deaf:
+            self._deaf.add(fd)
+            self._loop.remove_reader(fd)
+
+    def _readable(self, fd: int) -> None:
+        if self.paused:
+            self._ignore(fd)
+            return
+        other = self._resting
+        if other >= 0:
+            self._wake()
+            self._take(other)
+            if other in self._fds:
+                self._listen(other)
+        self._flowing = self._take(fd) >= FLOW
+        if fd in self._fds:
+            self._rest(fd)
+
+    def _rest(self, fd: int) -> None:
+        """Leave a pipe alone for a moment; one in full flow may hold more meanwhile."""
+        if self._flowing and fd != self._resting:
+            _widen(fd)
+        self._resting = fd
+        self._ignore(fd)
+        self._timer = self._loop.call_later(REST if self._flowing else COALESCE, self._rested)
+
+    def _rested(self) -> None:
+        fd, rest = self._resting, REST if self._flowing else COALESCE
+        self._timer = None
+        if self.paused:
+            return
+        came = self._take(fd)
+        if not came or fd not in self._fds:
+            self._wake()
+            if fd in self._fds:
+                self._listen(fd)
+            return
+        flows = came * COALESCE >= FLOW * rest
+        if flows and not self._flowing:
+            _widen(fd)
+        self._flowing = flows
+        self._rest(fd)
+
+    def _wake(self) -> None:
+        """Nobody rests any more."""
+        self._resting, self._flowing = -1, False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _take(self, fd: int, size: int = CHUNK) -> int:
+        """Hand on what a pipe holds, at most ROUNDS times `size`, less when that makes somebody pause; how much it was."""
+        stream, taken = self._fds[fd], 0
+        for _ in range(ROUNDS):
+            try:
+                data = _read(fd, size)
+            except BlockingIOError:
+                break
+            if not data:
+                self._finish(fd)
+                break
+            taken += len(data)
+            self._sink(stream, data)
+            if len(data) < size or self.paused:
+                break
+        return taken
+
     def _finish(self, fd: int) -> None:
-        self._loop.remove_reader(fd)
+        if fd == self._resting:
+            self._wake()
+        self._ignore(fd)
+        self._deaf.discard(fd)
         del self._fds[fd]
         os.close(fd)
-
-    def _readable(self, fd: int, stream: Stream) -> None:
-        try:
-            data = _read(fd, CHUNK)
-        except BlockingIOError:
-            return
-        if data:
-            self._take(stream, data)
-        else:
-            self._finish(fd)
-
-    def _take(self, stream: Stream, data: bytes) -> None:
-        if not self._pending:
-            now = self._loop.time()
-            if len(data) * 2 >= CHUNK or now - self._flushed >= COALESCE:
-                self._flushed = now
-                self._sink(stream, data)
-                return
-            self._timer = self._loop.call_at(self._flushed + COALESCE, self.flush)
-        if self._pending and self._pending[-1][0] is stream and len(self._pending[-1][1]) + len(data) <= CHUNK:
-            self._pending[-1][1].extend(data)
-        else:
-            self._pending.append((stream, bytearray(data)))
-        self._size += len(data)
-        if self._size >= CHUNK:
-            self.flush()
 
 
 class Feeder:
@@ -239,7 +278,15 @@ def _read(fd: int, size: int) -> bytes:
         return b""
 
 
-def _readable_bytes(fd: int) -> int:
+def _held(fd: int) -> int:
     """Bytes in the pipe now (FIONREAD, pipe(7))."""
     count: int = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, b"\0\0\0\0"))[0]
     return count
+
+
+def _widen(fd: int) -> None:
+    """Let a pipe hold more, where this user may have so much in pipes (pipe(7)); a terminal stays as it is."""
+    try:
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, PIPE)
+    except OSError:
+        pass

@@ -16,7 +16,7 @@ from sandboxd.errors import NotFound
 from sandboxd.model import EndKind, Event, Exited, Gap, Output, Result, Stream
 from sandboxd.run.execution import TAIL, WINDOW, Execution
 from sandboxd.run.spool import HEADER, INDEX_EVERY, Spool
-from sandboxd.run.streams import CHUNK
+from sandboxd.run.streams import CHUNK, PIPE
 
 from .conftest import Runner, gather_events, output, until
 
@@ -99,6 +99,27 @@ class TestBounds:
         assert len(chunks) < 400
         assert max(len(chunk.data) for chunk in chunks) <= CHUNK
 
+    async def test_streams_keep_their_order(self, runner: Runner) -> None:
+        """What is written to one stream and then to the other is handed on in that order, line by line as it comes."""
+        text = "for i in 1 2 3 4 5 6; do echo out; read -t 0.02 x; echo err >&2; read -t 0.02 x; done"
+        execution = runner.make()
+        task = asyncio.create_task(runner.run(execution, text, stdin=True))
+        seen: list[bytes] = []
+        async for event in execution.events():
+            if isinstance(event, Output):
+                seen += event.data.splitlines()
+            if len(seen) == 12:
+                break
+        await task
+        assert seen == [b"out", b"err"] * 6
+
+    async def test_drops_wake_nobody_for_each(self, runner: Runner) -> None:
+        """A program that writes line by line without a pause is read by the clock: many lines a chunk, none held for long."""
+        _, events = await complete(runner, "seq 20000 | sed -u s/^/line/")
+        chunks = [event for event in events if isinstance(event, Output)]
+        assert b"".join(chunk.data for chunk in chunks) == b"".join(b"line%d\n" % number for number in range(1, 20001))
+        assert len(chunks) < 400
+
 
 class TestBackPressure:
     async def test_slow_follower(self, runner: Runner) -> None:
@@ -161,7 +182,7 @@ class TestBackPressure:
         await anext(slow)
         ended = await task
         assert ended.kind is EndKind.TIMED_OUT
-        assert ended.stdout_bytes < 3 * WINDOW
+        assert ended.stdout_bytes < 3 * WINDOW + PIPE
         await slow.aclose()  # type: ignore[attr-defined]  # an async generator in fact
 
 
