@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import fcntl
 import logging
 import os
@@ -28,6 +29,7 @@ from sandboxd.sessions import Role
 
 log = logging.getLogger("sandboxd.daemon")
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 SOCKETS = {Role.AGENT: "agent.sock", Role.ADMIN: "admin.sock"}
 
 
@@ -102,6 +104,7 @@ async def embedded(config: Config, dirs: Directories) -> AsyncIterator[tuple[Eng
 
 async def serve(config_path: str | None, dirs: Directories, log_level: str | None = None) -> int:
     """Run until SIGTERM or SIGINT; SIGHUP reloads. Returns the exit status. `log_level` overrides the configuration's."""
+    _keep_memory()
     config = settings.load(dirs, config_path)
     logging.getLogger("sandboxd").setLevel(log_level or config.daemon.log_level)
     stop = asyncio.Event()
@@ -131,6 +134,15 @@ async def serve(config_path: str | None, dirs: Directories, log_level: str | Non
         _notify(b"STOPPING=1")
         log.info("draining")
     return 0
+
+
+def _keep_memory() -> None:
+    """Let the C library keep up to 16 MiB it has no use for now (mallopt(3)); else it gives back and fetches again, page by
+    page, the buffers of every chunk of output, which costs more than all its copies."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # it is there in glibc
+        mallopt(_M_TRIM_THRESHOLD, 16 << 20)
+        mallopt(_M_MMAP_THRESHOLD, 4 << 20)
 
 
 async def _listen(engine: Engine, role: Role, path: str) -> Server:
