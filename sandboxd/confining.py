@@ -151,6 +151,6 @@ def _result(ended: Ended, launch: LaunchPlan, enforcement: Enforcement, cwd: str
         truncated=ended.truncated,
         cwd=cwd,
         enforcement=enforcement,
-        promise_broken=promise_broken(ended.stderr_tail, launch) if ended.code else (),
+        promise_broken=promise_broken(ended.stderr_tail, launch),  # some programs say so and go on
         violations=(*report.violations, *limits, *stopped),
     )

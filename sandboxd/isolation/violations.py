@@ -34,9 +34,13 @@ _NO_TIME = re.compile(r"CPU time limit exceeded")
 _TOO_LARGE = re.compile(r"File too large|File size limit exceeded|EFBIG|\[Errno 27\]")
 _TOO_MANY = re.compile(r"Too many open files|EMFILE|\[Errno 24\]")
 _SIGXCPU, _SIGXFSZ = 24, 25
-_PATH = re.compile(r"""['"`‘“]([^'"`’”\n]+)['"`’”]|(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
-_SHELL = re.compile(r"^(?:bash|sh): line \d+: (.+?): ")
-_TOOL_WORD = re.compile(r"(?:^|: )([^\s:'\"]+): (?:Read-only file system|Permission denied)")
+_QUOTED = re.compile(r"""(?<!\w)'([^'\n]+)'|"([^"\n]+)"|`([^`'\n]+)[`']|‘([^’\n]+)’|“([^”\n]+)”""")
+_BARE = re.compile(r"""(?:^|[\s:=(])((?:\.{0,2}/|~/)[^\s:'"`,;)]+|[\w.-]+/[^\s:'"`,;)]+)""")
+_SHELL = re.compile(r"^(?:bash|sh): line \d+: (.+?): |^(?:/bin/)?(?:sh|dash): \d+: (?:cannot (?:create|open) )?(.+?): ")
+# `prog: name: Read-only file system`, `cannot create name: Read-only …`, `prog: name: Cannot open: Read-only …`
+_BEFORE = re.compile(r"""([^\s:'"`‘’“”]+):(?: Cannot [a-z]+:)? (?:Read-only file system|Permission denied|File exists)""")
+_ERRNO = re.compile("E[A-Z]{3,}")
+_PROGRAM = re.compile(r"^[^\s:]+(?=: )")
 
 
 def violations(stderr_tail: str, exit_code: int | None, plan: LaunchPlan) -> tuple[Violation, ...]:
@@ -55,7 +59,8 @@ def promise_broken(stderr_tail: str, plan: LaunchPlan) -> tuple[str, ...]:
     """The paths that a command judged read-only tried to write, where they can be seen; only for such a plan."""
     if not plan.promise:
         return ()
-    return tuple(each.path for each in violations(stderr_tail, None, plan) if each.kind == "write")
+    found = tuple(each.path for each in violations(stderr_tail, None, plan) if each.kind == "write")
+    return tuple(path for path in found if path) or found
 
 
 def _of_line(line: str, plan: LaunchPlan) -> Violation | None:
@@ -146,14 +151,18 @@ def _path(line: str, plan: LaunchPlan) -> str:
 def _paths(line: str, plan: LaunchPlan) -> list[str]:
     """The paths that an error line may speak of, absolute, the most telling first."""
     shell = _SHELL.match(line)
-    words = [shell.group(1)] if shell else []
-    words += [quoted or bare for quoted, bare in _PATH.findall(line)]
-    words += _TOOL_WORD.findall(line)
+    words = [shell[1] or shell[2]] if shell else []
+    words += [next(filter(None, each)) for each in _QUOTED.findall(line)]
+    words += _BEFORE.findall(line)
+    program = _PROGRAM.match(line)
+    bare = [word for word in _BARE.findall(line) if program is None or word != program[0]]
+    # A tool names itself by its path, when it names nothing else.
+    words += bare or ([program[0]] if program is not None and "/" in program[0] and not words else [])
     home = next((value for name, value in plan.env if name == "HOME"), "/")
     out = []
     for word in words:
         word = word.strip().rstrip(".,;:")
-        if not word or "\0" in word or len(word) > 4096:
+        if not word or "\0" in word or len(word) > 4096 or _ERRNO.fullmatch(word):
             continue
         if word.startswith("~/"):
             word = home + word[1:]

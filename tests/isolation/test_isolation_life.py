@@ -226,6 +226,37 @@ def test_a_protected_path_that_vanished_is_refused(who: Runner) -> None:
     assert "vanished" in result.error
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "echo x > out.txt",
+        "touch out.txt",
+        "cp /etc/hostname out.txt",
+        "rm file",
+        "mkdir out.txt",
+        'python3 -c \'open("out.txt", "w")\'',
+        "sed -i s/a/b/ file",
+        "perl -i -pe 1 file",
+        "tee out.txt < /dev/null",
+        "mv file out.txt",
+        "ln -s file out.txt",
+        'node -e \'require("fs").writeFileSync("out.txt", "")\'',
+        "git init -q out.txt",
+        "make -s -f /dev/stdin <<< $'all:\\n\\techo > out.txt'",
+    ],
+)
+def test_a_broken_promise_is_told_with_its_path(who: Runner, text: str) -> None:
+    """A command judged read-only that writes fails with a read-only file system, and the result names where it wrote."""
+    workspace = who.make("promised/file", "kept\n").parent
+    if "node" in text and not Path("/usr/bin/node").exists():
+        pytest.skip("no node")
+    result = who(text, workspace, promise=True, grants=[])
+    assert result.broken, result.err
+    assert all(str(path).startswith(str(workspace)) for path in result.broken), result.broken
+    assert os.listdir(workspace) == ["file"]
+    assert (workspace / "file").read_text(encoding="utf-8") == "kept\n"
+
+
 def test_limits(who: Runner) -> None:
     """Processes, file size and open files end where the profile says, whoever the user is."""
     profile = who.make("limits.toml", '[limits]\npids = 40\nfile_size = 100000\nopen_files = 64\n[isolation]\nrequire = "fs"\n')
