@@ -37,6 +37,7 @@ from sandboxd.model import (
     Enforcement,
     ModelText,
     Needs,
+    Opinion,
     Probe,
     Request,
     Result,
@@ -50,7 +51,7 @@ from sandboxd.policy.explain import steer
 from sandboxd.policy.modes import looser
 from sandboxd.record.audit import DecisionRow, Record
 from sandboxd.run.execution import Execution
-from sandboxd.schedule.driver import Lanes
+from sandboxd.schedule.driver import Arrivals, Lanes, Place
 from sandboxd.session import Role, SessionSpec, SessionState
 from sandboxd.sessions import Sessions, no_place
 from sandboxd.toolbox import BUILT_IN
@@ -59,7 +60,8 @@ from sandboxd.tooluses import ToolUses, Use
 
 log = logging.getLogger("sandboxd.engine")
 
-_SHORT, _QUICK = 500, 0.002  # characters of a command, seconds of the last judgement: then it is not given to a thread
+_SHORT = 500  # characters of a command that may be judged on the loop's thread
+_FRESH = 0.05  # seconds that a judgement holds when no command that writes has run since it began, here or anywhere
 _REJUDGE = 5  # how often facts, rules or modes may change under a command before it is denied
 
 
@@ -122,6 +124,7 @@ class Engine:
         self.past = Past(record, self._spool)
         self.state = State.STARTING
         self._lanes = Lanes()
+        self._arrivals = Arrivals()
         self._jobs: dict[str, Job] = {}
         self._by_request: dict[tuple[str, str], str] = {}
         self._finished: deque[str] = deque()
@@ -199,7 +202,7 @@ class Engine:
             text=request.text,
             cwd=cwd,
             scope=session.scope,
-            rules=session.rules,
+            rules=session.rules_with(request.rules),
             mode=session.mode_in_force,
             headless=session.unattended and not self.consulting.answers(session),
             observed=True,
@@ -235,11 +238,7 @@ class Engine:
         """Decide on a command without running it. Recorded as a decision of no execution. Raises RequestError for an invalid
         request, Exhausted, Unavailable."""
         question = self._question(request, session)
-        if session.quick and len(question.text) <= _SHORT:
-            judged = judge(question)  # a thread would take longer to begin than this does
-        else:
-            judged = await asyncio.to_thread(judge, question)
-        session.quick = sum(timing.seconds for timing in judged.timings) < _QUICK
+        judged = await _judged(session, question)
         decision_id = await self._keep(session, "", request.text, judged, judged.decision, judged.timings, durable=False)
         return Checked(judged, self.catalog.enforcement(self.catalog.profile(session.profile)), decision_id)
 
@@ -271,6 +270,8 @@ class Engine:
             raise Exhausted("too many executions", fix="wait, or raise `run.max_executions`")
         execution_id = f"e-{secrets.token_hex(8)}"
         job = Job(Execution(execution_id, session.id, request.text, self._spool), request, session, request, turn=turn)
+        if turn is None:
+            job.place = self._arrivals.arrive(session.id)
         self._jobs[execution_id] = job
         if request.request_id:
             self._by_request[key] = execution_id
@@ -292,6 +293,8 @@ class Engine:
         except Exception as error:
             log.exception("execution %s failed", execution.id)
             result = Result(EndKind.FAILED, 125, cause=f"internal error: {error!r}")
+        if job.place is not None:
+            job.place.leave()
         result = dataclasses.replace(result, cwd=result.cwd or job.session.cwd, notes=tuple(job.notes))
         try:
             result = await outputs.settled(job, result, self.sessions.spills, self.config.run)
@@ -323,11 +326,15 @@ class Engine:
         """From what the hooks left of a request to its result; `ahead` ends with the decision."""
         execution, session = job.execution, job.session
         for _ in range(_REJUDGE):
+            written = None if self._lanes.writers else self._lanes.written
+            began = time.monotonic()
             question = self._question(job.request, session)
             early = await ahead.judged(question)
-            judged, grounds = early or (await asyncio.to_thread(judge, question, job.opinions), "")
+            judged, grounds = early or (await _judged(session, question, job.opinions), "")
             job.stages.judged(judged)
             if isinstance(judged.outcome, Needs):
+                if job.place is not None:
+                    job.place.leave()
                 answered = await self.consulting.ask(job, judged, grounds)
                 if answered is None:
                     continue  # it is another question now
@@ -338,10 +345,15 @@ class Engine:
                 return await self._denied(job, judged, decision)
             alone = judged.analysis.changes_cwd or not judged.analysis.concurrency_safe
             waiting = time.monotonic()
-            async with self.turn(session, not alone, execution.queued, job.turn):
+            if job.place is not None:
+                await job.place.open.wait()
+            async with self.turn(session, not alone, execution.queued, job.turn, job.place):
                 admitted = time.monotonic()
                 job.stages.took("lane", admitted - waiting)
-                fresh = await asyncio.to_thread(judge, self._question(job.request, session), judged.inputs.opinions)
+                fresh, now = judged, self._question(job.request, session)
+                calm = early is None and not judged.inputs.opinions and written == self._lanes.written - alone
+                if not calm or now != question or admitted - began > _FRESH:
+                    fresh = await _judged(session, now, judged.inputs.opinions)
                 job.stages.took("admission", time.monotonic() - admitted)
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now
@@ -367,14 +379,19 @@ class Engine:
 
     @contextlib.asynccontextmanager
     async def turn(
-        self, session: SessionState, safe: bool, on_wait: Callable[[str], None] | None, turn: Turn | None
+        self,
+        session: SessionState,
+        safe: bool,
+        on_wait: Callable[[str], None] | None,
+        turn: Turn | None,
+        place: Place | None = None,
     ) -> AsyncIterator[None]:
         """Stand in the session's lane, behind what its batch asked for before, and hold the turn for the block."""
         if turn is not None and not turn.open.is_set():
             if on_wait is not None:
                 on_wait("an earlier call of its batch comes first")
             await turn.open.wait()
-        entered = None if turn is None else turn.entered
+        entered = turn.entered if turn is not None else None if place is None else place.leave
         most = self.config.sessions.max_parallel
         async with self._lanes.admit(session.workspace, session.id, safe, most, on_wait, entered):
             yield
@@ -571,3 +588,10 @@ class Engine:
         with contextlib.suppress(ValueError):
             self._finished.remove(execution_id)
         job.execution.close()
+
+
+async def _judged(session: SessionState, question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
+    """Judge; on another thread what is long, or took long before."""
+    if len(question.text) > _SHORT:
+        return await asyncio.to_thread(judge, question, opinions)
+    return await session.judging.do(judge, question, opinions)

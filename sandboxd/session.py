@@ -12,7 +12,7 @@ import secrets
 import stat
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, unique
 
 from sandboxd import config as settings
@@ -22,10 +22,12 @@ from sandboxd.consult.hookdefs import Hook
 from sandboxd.consult.transcript import Transcript
 from sandboxd.errors import ConfigError, Forbidden
 from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session, Tool
+from sandboxd.pace import Pace
 from sandboxd.paths import is_within
 from sandboxd.policy.breaker import Breaker
 from sandboxd.policy.inherit import inherit
 from sandboxd.policy.modes import effective
+from sandboxd.policy.sources import rank
 from sandboxd.toolbox import registered
 
 _SECRET_NAME = re.compile(r"pass|secret|token|key|credential|auth|cookie|session|dsn|(^|_)(pw|pwd|pat|url|uri)$", re.IGNORECASE)
@@ -77,7 +79,7 @@ class SessionState:
         self.cwd = os.path.realpath(spec.cwd) if spec.cwd else isolation.workspace
         self.created_at = time.time()
         self.ended = False
-        self.quick = False  # the last check of a command took little time
+        self.judging, self.preparing, self.settling = Pace(), Pace(), Pace()
         self.denials = Breaker()
         # What the classifier may know of the conversation; a child begins with what its parent's user had said.
         self.transcript: Transcript = Transcript() if parent is None else parent.transcript
@@ -96,6 +98,7 @@ class SessionState:
         self.default_mode: Mode | None = None  # from trusted rule files
         self.forbid_bypass = False  # a rule file switches bypassPermissions off
         self._signature: object = None
+        self._with: tuple[tuple[Rule, ...], RuleSet, RuleSet] | None = None
         self._watchers: set[asyncio.Event] = set()
 
     @property
@@ -184,6 +187,19 @@ class SessionState:
         self.declared = registered(self.declared, added, removed)
 
     # -- rules -------------------------------------------------------------------------------------------------------
+
+    def rules_with(self, more: tuple[Rule, ...]) -> RuleSet:
+        """The rules in force for a command that comes with rules of its own, which stand above the session's. The same
+        object for the same rules. What a child may do is bounded by its parent: there they only tighten."""
+        if not more:
+            return self.rules
+        if self._with is None or self._with[0] != more or self._with[1] is not self.rules:
+            own = more
+            if self.parent is not None:
+                own = tuple(replace(rule, trusted=False) for rule in more if rule.behavior is not Behavior.ALLOW)
+            rules = sorted((*own, *self.rules.rules), key=lambda rule: rank(rule.source))
+            self._with = (more, self.rules, RuleSet(tuple(rules), self.rules.strategy, self.rules.inert))
+        return self._with[2]
 
     def refresh_rules(self, config: Config, dirs: Directories) -> None:
         """Read the rule files again if any changed.

@@ -15,6 +15,7 @@ from sandboxd.engine import Checked
 from sandboxd.errors import NotFound, RequestError, SandboxdError
 from sandboxd.policy.explain import steer
 from sandboxd.run.execution import Execution
+from sandboxd.sessions import Role
 from sandboxd.v1 import execution_pb2 as pb
 from sandboxd.v1 import execution_pb2_grpc
 
@@ -32,7 +33,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: pb.ExecutionServiceCheckCommandRequest, context: Any
     ) -> pb.ExecutionServiceCheckCommandResponse:
         session = self._access.session(request.session_id, context)
-        checked = await self._engine.check(requests.check_request(request), session)
+        checked = await self._engine.check(requests.check_request(request, self._access.role), session)
         return pb.ExecutionServiceCheckCommandResponse(
             decision=convert.decision(checked.decision, request.command.text),
             analysis=convert.analysis(checked.judged.analysis),
@@ -60,7 +61,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: pb.ExecutionServiceStartRequest, context: Any
     ) -> AsyncIterator[pb.ExecutionServiceStartResponse]:
         session = self._access.session(request.session_id, context)
-        execution = await self._engine.start(requests.start_request(request), session)
+        execution = await self._engine.start(requests.start_request(request, self._access.role), session)
         try:
             async with followed(execution.events()) as events:
                 async for event in events:
@@ -87,7 +88,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
             raise RequestError("a batch begins with `open`", field="open", fix="send it first")
         session = self._access.session(first.open.session_id, context)
         batch = BatchRun(self._engine, session)
-        reading = asyncio.create_task(_read(batch, session.id, request_iterator))
+        reading = asyncio.create_task(_read(batch, session.id, self._access.role, request_iterator))
         try:
             async with followed(batch.messages()) as messages:
                 async for message in messages:
@@ -152,7 +153,7 @@ def _steering(decision: model.Decision) -> str:
     return "" if decision.behavior is model.Behavior.ALLOW else steer(decision)
 
 
-async def _read(batch: BatchRun, session_id: str, messages: Any) -> None:
+async def _read(batch: BatchRun, session_id: str, role: Role, messages: Any) -> None:
     """Hand on what the front-end says, to its end."""
     try:
         async for message in messages:
@@ -160,7 +161,7 @@ async def _read(batch: BatchRun, session_id: str, messages: Any) -> None:
                 case "command":
                     command = message.command
                     cancels = requests.cancels(command.interrupt_behavior)
-                    batch.command(command.key, requests.batch_request(session_id, command), cancels=cancels)
+                    batch.command(command.key, requests.batch_request(session_id, command, role), cancels=cancels)
                 case "external":
                     call = message.external
                     said = call.interrupt_behavior != pb.INTERRUPT_BEHAVIOR_UNSPECIFIED

@@ -4,20 +4,23 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from google.protobuf.struct_pb2 import Struct, Value
 
 from sandboxd import model
 from sandboxd.api import convert
-from sandboxd.errors import RequestError
-from sandboxd.sessions import SessionSpec
+from sandboxd.errors import Forbidden, RequestError, RuleError
+from sandboxd.policy.rules import parse_rule
+from sandboxd.sessions import Role, SessionSpec
 from sandboxd.toolbox import Format
 from sandboxd.v1 import admin_pb2, execution_pb2, profile_pb2, session_pb2
 
 _T = TypeVar("_T")
 
 MAX_DATA = 1 << 20  # bytes of one WriteStdin, characters of a profile
+MAX_RULES = 100  # that come with one command
 MAX_ID = 128  # characters of a caller's request_id
 
 _SCOPES = ("once", "once", "session", "always")  # by wire number
@@ -76,8 +79,8 @@ def session_spec(message: session_pb2.SessionServiceCreateRequest) -> SessionSpe
     )
 
 
-def check_request(message: execution_pb2.ExecutionServiceCheckCommandRequest) -> model.Request:
-    return _request(message.session_id, message.command)
+def check_request(message: execution_pb2.ExecutionServiceCheckCommandRequest, role: Role) -> model.Request:
+    return _request(message.session_id, message.command, role)
 
 
 def bash_request(session_id: str, call: model.ToolCall) -> model.Request:
@@ -137,7 +140,7 @@ def _plain(value: Value) -> Any:
     return None
 
 
-def start_request(message: execution_pb2.ExecutionServiceStartRequest) -> model.Request:
+def start_request(message: execution_pb2.ExecutionServiceStartRequest, role: Role) -> model.Request:
     if len(message.request_id) > MAX_ID:
         raise RequestError(
             f"`request_id` has more than {MAX_ID} characters", field="request_id", fix="use a UUID or another short name"
@@ -148,6 +151,7 @@ def start_request(message: execution_pb2.ExecutionServiceStartRequest) -> model.
     return _request(
         message.session_id,
         message.command,
+        role,
         request_id=message.request_id,
         background=message.background,
         keep_on_disconnect=message.keep_on_disconnect,
@@ -155,8 +159,8 @@ def start_request(message: execution_pb2.ExecutionServiceStartRequest) -> model.
     )
 
 
-def batch_request(session_id: str, message: execution_pb2.BatchCommand) -> model.Request:
-    return _request(session_id, message.command)
+def batch_request(session_id: str, message: execution_pb2.BatchCommand, role: Role) -> model.Request:
+    return _request(session_id, message.command, role)
 
 
 def window(rows: int, columns: int) -> model.WindowSize:
@@ -199,7 +203,7 @@ def page(size: int, token: str) -> tuple[int, int | None]:
     return size or 100, int(token) if token else None
 
 
-def _request(session_id: str, command: execution_pb2.Command, **more: Any) -> model.Request:
+def _request(session_id: str, command: execution_pb2.Command, role: Role, **more: Any) -> model.Request:
     if not command.text:
         raise RequestError("the command is empty", field="command.text", fix="put bash source there")
     _no_nul(command.cwd, "command.cwd")
@@ -212,8 +216,32 @@ def _request(session_id: str, command: execution_pb2.Command, **more: Any) -> mo
         unsandboxed=command.dangerously_disable_sandbox,
         terminal=_terminal(command),
         max_result_chars=_result_limit(command),
+        rules=_rules(command, role) if command.allow or command.ask or command.deny else (),
         **more,
     )
+
+
+def _rules(command: execution_pb2.Command, role: Role) -> tuple[model.Rule, ...]:
+    """The rules that come with one command. An agent may only tighten."""
+    if command.allow and role is not Role.ADMIN:
+        raise Forbidden("allow rules need the admin socket", field="command.allow", fix="leave them out")
+    if len(command.allow) + len(command.ask) + len(command.deny) > MAX_RULES:
+        raise RequestError(f"more than {MAX_RULES} rules come with a command", field="command", fix="give them to the session")
+    out = []
+    for behavior, texts in (
+        (model.Behavior.DENY, command.deny),
+        (model.Behavior.ASK, command.ask),
+        (model.Behavior.ALLOW, command.allow),
+    ):
+        field = f"command.{behavior.value}"
+        for text in texts:
+            _no_nul(text, field)
+            try:
+                rule = parse_rule(text, behavior, model.Source.COMMAND, field)
+            except RuleError as error:
+                raise RequestError(error.message, field=field, fix=error.fix) from None
+            out.append(replace(rule, trusted=role is Role.ADMIN))
+    return tuple(out)
 
 
 def _terminal(command: execution_pb2.Command) -> model.WindowSize | None:

@@ -171,9 +171,9 @@ class AsyncClient:
         """Start a command and follow its events. Options as in `AsyncSession.start`."""
         return await (await self._own_session()).start(text, **options)
 
-    async def check(self, text: str, *, cwd: str | None = None) -> values.Check:
-        """What would be decided now; nothing runs."""
-        return await (await self._own_session()).check(text, cwd=cwd)
+    async def check(self, text: str, **options: Any) -> values.Check:
+        """What would be decided now; nothing runs. Options as in `AsyncSession.check`."""
+        return await (await self._own_session()).check(text, **options)
 
     async def session(
         self,
@@ -387,16 +387,30 @@ class AsyncSession(AsyncTools, AsyncTranscripts):
         detach_ttl: float | None = None,
         terminal: WindowSize | None = None,
         max_result_chars: int | None = None,
+        allow: Sequence[str] = (),
+        ask: Sequence[str] = (),
+        deny: Sequence[str] = (),
     ) -> AsyncExecution:
         """Start a command. `timeout` in seconds of running; `stdin`: keep standard input open for `write_stdin`;
         `request_id` makes a retry follow the first try; `background` ends the events at Started;
         `keep_on_disconnect`: it goes on when this client goes, at most `detach_ttl` seconds with nobody following;
-        `terminal`: run it on one; `max_result_chars`: what a model is shown, UNLIMITED = everything.
+        `terminal`: run it on one; `max_result_chars`: what a model is shown, UNLIMITED = everything; `allow`, `ask` and
+        `deny`: rules for this command alone, above the session's (an agent's socket takes no `allow`).
         """
         request = execution_pb2.ExecutionServiceStartRequest(
             session_id=self.id,
             request_id=request_id,
-            command=_command(text, cwd, timeout=timeout, stdin=stdin, terminal=terminal, max_result_chars=max_result_chars),
+            command=_command(
+                text,
+                cwd,
+                timeout=timeout,
+                stdin=stdin,
+                terminal=terminal,
+                max_result_chars=max_result_chars,
+                allow=allow,
+                ask=ask,
+                deny=deny,
+            ),
             background=background,
             keep_on_disconnect=keep_on_disconnect,
         )
@@ -434,11 +448,20 @@ class AsyncSession(AsyncTools, AsyncTranscripts):
         """What a model reads of an execution; None before its end."""
         return (await self.execution(execution_id)).model_text
 
-    async def check(self, text: str, *, cwd: str | None = None) -> values.Check:
-        """What would be decided now; nothing runs."""
+    async def check(
+        self,
+        text: str,
+        *,
+        cwd: str | None = None,
+        allow: Sequence[str] = (),
+        ask: Sequence[str] = (),
+        deny: Sequence[str] = (),
+    ) -> values.Check:
+        """What would be decided now; nothing runs. `allow`, `ask` and `deny` as in `start`."""
+        command = _command(text, cwd, allow=allow, ask=ask, deny=deny)
         answer = await self._call(
             self._client._executions.CheckCommand,
-            execution_pb2.ExecutionServiceCheckCommandRequest(session_id=self.id, command=_command(text, cwd)),
+            execution_pb2.ExecutionServiceCheckCommandRequest(session_id=self.id, command=command),
         )
         analysis = decode.analysis(answer.analysis, text, cwd or self.info.cwd)
         return values.Check(decode.decision(answer.decision, text), analysis, answer.decision_id, answer.steering)
@@ -477,7 +500,7 @@ class SessionBatch(AsyncBatch):
     """A batch of a session."""
 
     async def run(self, key: str, text: str, *, cancel_on_interrupt: bool = False, **options: Any) -> None:
-        """Ask for a command. Options: `cwd`, `timeout`, `stdin`, `terminal`, `max_result_chars`, as in `start`."""
+        """Ask for a command. Options: `cwd`, `timeout`, `stdin`, `terminal`, `max_result_chars` and rules, as in `start`."""
         await self.command(key, _command(text, options.pop("cwd", None), **options), cancel_on_interrupt=cancel_on_interrupt)
 
 
@@ -626,9 +649,12 @@ def _command(
     stdin: bool = False,
     terminal: WindowSize | None = None,
     max_result_chars: int | None = None,
+    allow: Sequence[str] = (),
+    ask: Sequence[str] = (),
+    deny: Sequence[str] = (),
 ) -> execution_pb2.Command:
     try:
-        command = execution_pb2.Command(text=text, cwd=cwd or "", stdin=stdin)
+        command = execution_pb2.Command(text=text, cwd=cwd or "", stdin=stdin, allow=allow, ask=ask, deny=deny)
     except (ValueError, UnicodeEncodeError):
         raise RequestError("the command is not valid Unicode", field="command.text", fix="send UTF-8") from None
     if timeout is not None:

@@ -72,9 +72,9 @@ class Client:
         """Start a command and iterate over its events. Options as in `AsyncSession.start`."""
         return Execution(self._do, self._do(self._client.start(text, **options)))
 
-    def check(self, text: str, *, cwd: str | None = None) -> values.Check:
-        """What would be decided now; nothing runs."""
-        return self._do(self._client.check(text, cwd=cwd))
+    def check(self, text: str, **options: Any) -> values.Check:
+        """What would be decided now; nothing runs. Options as in `AsyncSession.check`."""
+        return self._do(self._client.check(text, **options))
 
     def session(self, workspace: str = "", **options: Any) -> Session:
         """Open a session. Options as in `AsyncClient.session`."""
@@ -193,8 +193,8 @@ class Session:
         text: ModelText | None = self._do(self._session.model_text(execution_id))
         return text
 
-    def check(self, text: str, *, cwd: str | None = None) -> values.Check:
-        check: values.Check = self._do(self._session.check(text, cwd=cwd))
+    def check(self, text: str, **options: Any) -> values.Check:
+        check: values.Check = self._do(self._session.check(text, **options))
         return check
 
     def add_transcript(self, *entries: UserMessage | ToolUse) -> tuple[str, ...]:

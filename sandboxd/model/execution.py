@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum, unique
 
-from sandboxd.model.decision import Decision
+from sandboxd.model.decision import Decision, Rule
 from sandboxd.model.launch import Enforcement
 
 UNLIMITED = -1  # as `max_result_chars`: this call has no budget, whatever is configured
@@ -35,6 +35,7 @@ class Request:
     keep_on_disconnect: bool = False
     max_result_chars: int | None = None  # None = as configured
     terminal: WindowSize | None = None  # run it on a terminal of this size
+    rules: tuple[Rule, ...] = ()  # for this command alone
     detach_ttl: float | None = None  # seconds that a kept execution goes on while nobody follows it; None = to its end
 
 

@@ -140,6 +140,9 @@ class Command(google.protobuf.message.Message):
     TERMINAL_FIELD_NUMBER: builtins.int
     MAX_RESULT_CHARS_FIELD_NUMBER: builtins.int
     UNLIMITED_RESULT_FIELD_NUMBER: builtins.int
+    ALLOW_FIELD_NUMBER: builtins.int
+    ASK_FIELD_NUMBER: builtins.int
+    DENY_FIELD_NUMBER: builtins.int
     text: builtins.str
     """Bash source. Required; at most 131,000 bytes, which is what the kernel takes as one argument; no NUL."""
     cwd: builtins.str
@@ -162,6 +165,16 @@ class Command(google.protobuf.message.Message):
     def terminal(self) -> Global___Terminal:
         """Run it on a terminal of its own: one stream (OUTPUT_STREAM_STDOUT), standard input open. Default: none."""
 
+    @property
+    def allow(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Rules for this command alone, as in SessionService.Create; they stand above the session's (source `command`). At most
+        100 together. Agent socket: `allow` is refused with PERMISSION_DENIED, and the others only tighten.
+        """
+
+    @property
+    def ask(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def deny(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
@@ -173,9 +186,12 @@ class Command(google.protobuf.message.Message):
         terminal: Global___Terminal | None = ...,
         max_result_chars: builtins.int = ...,
         unlimited_result: builtins.bool = ...,
+        allow: collections.abc.Iterable[builtins.str] | None = ...,
+        ask: collections.abc.Iterable[builtins.str] | None = ...,
+        deny: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["max_result_chars", b"max_result_chars", "result_limit", b"result_limit", "terminal", b"terminal", "timeout", b"timeout", "unlimited_result", b"unlimited_result"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cwd", b"cwd", "dangerously_disable_sandbox", b"dangerously_disable_sandbox", "max_result_chars", b"max_result_chars", "result_limit", b"result_limit", "stdin", b"stdin", "terminal", b"terminal", "text", b"text", "timeout", b"timeout", "unlimited_result", b"unlimited_result"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["allow", b"allow", "ask", b"ask", "cwd", b"cwd", "dangerously_disable_sandbox", b"dangerously_disable_sandbox", "deny", b"deny", "max_result_chars", b"max_result_chars", "result_limit", b"result_limit", "stdin", b"stdin", "terminal", b"terminal", "text", b"text", "timeout", b"timeout", "unlimited_result", b"unlimited_result"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["result_limit", b"result_limit"]) -> typing.Literal["max_result_chars", "unlimited_result"] | None: ...
 
 Global___Command: typing_extensions.TypeAlias = Command
