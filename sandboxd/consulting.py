@@ -80,7 +80,8 @@ class Consulting:
         rewrites: dict[int, str] = {}
         began = time.monotonic()
         took: dict[str, float] = {}  # until each fell silent: all are asked at once
-        asking = hooks.each(session.hooks, HookEvent.PERMISSION_REQUEST, job.payload(), **self._place(session))
+        heard = () if decides and session.unattended else session.hooks  # nobody there: the classifier comes first
+        asking = hooks.each(heard, HookEvent.PERMISSION_REQUEST, job.payload(), **self._place(session))
 
         def eligible(opinion: Opinion) -> bool:
             return not isinstance(judged.with_opinion(opinion).outcome, Needs)

@@ -197,7 +197,9 @@ class ToolUses:
             return opinion
 
         began = time.monotonic()
-        asking = hooks.each(use.hooks(event), event, use.payload(), **self._place(use))
+        outcome = judged.outcome
+        first = isinstance(outcome, Needs) and Consultant.CLASSIFIER in outcome.who and use.session.unattended
+        asking = hooks.each(() if first else use.hooks(event), event, use.payload(), **self._place(use))
         others = [*map(heard, asking), classified()]
         opinion = await first_eligible(None, others, eligible)
         if asking:

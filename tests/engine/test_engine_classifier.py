@@ -317,6 +317,25 @@ async def test_nothing_is_sent_ahead_where_that_is_not_wanted(
     assert judge.counters.speculation == Speculation()
 
 
+@pytest.mark.parametrize("tool", [False, True])
+async def test_where_nobody_is_there_it_comes_before_permission_hooks(house: House, judge: Judge, tool: bool) -> None:
+    """Headless a PermissionRequest hook that would allow is heard only where the classifier does not answer."""
+    judge.says("block")
+    reply = '{"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": {"behavior": "allow"}}}'
+    (judge.path / "reply").write_text(reply)
+    rules = f"[[hook]]\nevent = 'PermissionRequest'\ncommand = 'cat {judge.path}/reply'\n"
+    Path(house.engine.dirs.user_rules).write_text(rules)
+    session = auto(house)
+    for breaker, behavior in ((Breaker(), Behavior.DENY), (Breaker(consecutive=3, total=3), Behavior.ALLOW)):
+        session.denials = breaker
+        if tool:
+            use = call("WebFetch", {"url": "https://a.test/x", "prompt": "p"}, ())
+            decision = (await house.engine.check_use(use, session))[0].decision
+        else:
+            _, decision = await decided(house, "python3 -c 'print(1)'", session)
+        assert decision.behavior is behavior, decision.message
+
+
 async def test_a_hook_that_denies_cancels_the_question(house: House, tmp_path: Path) -> None:
     """What is not needed any more is ended at once, and counted."""
     judge = Judge(house, tmp_path)
