@@ -96,6 +96,8 @@ def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
 
 def events(paths: tuple[str, ...]) -> tuple[int, int]:
     """(processes killed at the memory limit, processes refused at their limit) as the groups of a box counted."""
+    if not paths:
+        return 0, 0
     killed, refused = (
         max((_counter(f"{path}/{file}", key) for path in paths for file, key in sources), default=0)
         for sources in (_KILLED, _REFUSED)
@@ -141,10 +143,16 @@ def sweep() -> int:
 def _counter(path: str, key: str) -> int:
     """The number behind `key` in a file of `key number` lines, 0 when there is none."""
     try:
-        with open(path, encoding="ascii") as lines:
-            return next((int(line.split()[1]) for line in lines if line.startswith(key + " ")), 0)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return 0
+    try:
+        lines = os.read(fd, 4096).decode("ascii").splitlines()
+        return next((int(line.split()[1]) for line in lines if line.startswith(key + " ")), 0)
     except (OSError, ValueError, IndexError):
         return 0
+    finally:
+        os.close(fd)
 
 
 def _write(path: str, value: int | str) -> None:

@@ -21,6 +21,7 @@ import threading
 import time
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import mountsteps, pool
@@ -108,7 +109,7 @@ class Keeper:
                     return self._first(key, plan, now)
                 self._counts["template"] += 1
             self._note(entry, now)
-            box.on_end = lambda ended: self._ended(key, ended)
+            box.on_end = partial(self._ended, entry)
             return box
 
     def _first(self, key: Hashable, plan: LaunchPlan, now: float) -> NativeBox:
@@ -119,11 +120,12 @@ class Keeper:
         try:
             box = self._make_box(template, plan, None)
             self._counts["cold"] += 1
+            entry = None
             if steps.shared and self.caps.budget > 0:
                 template.hold()
                 entry = self._entries[key] = Entry(key, plan, steps, template)
                 self._note(entry, now)
-            box.on_end = lambda ended: self._ended(key, ended)
+            box.on_end = partial(self._ended, entry)
             return box
         finally:
             template.let_go()
@@ -138,7 +140,8 @@ class Keeper:
         found = None
         while entry.boxes and found is None:
             box = entry.boxes.pop(0)
-            box.look()
+            if not box.ready:
+                box.look()
             if box.usable():
                 found = box
             elif box.ready or box.ended():
@@ -153,14 +156,13 @@ class Keeper:
         self._last_event = now
         self._work()
 
-    def _ended(self, key: Hashable, box: NativeBox) -> None:
+    def _ended(self, entry: Entry | None, box: NativeBox) -> None:
         """Called by the box that has ended. What it still takes is given back in a quiet moment."""
         with self._lock:
             if self._closed:
                 box.dispose()
                 return
             now = self._last_event = time.monotonic()
-            entry = self._entries.get(key)
             if entry is not None:
                 entry.demand = pool.ended(entry.demand, now)
             self._over.append(box)
@@ -272,20 +274,24 @@ class Keeper:
     def prepare(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
         """Have so many boxes ready for a plan, as if it had been used before; False when they are not in `timeout` seconds."""
         key, end = key_of(plan), time.monotonic() + timeout
-        with self._lock:
-            now = time.monotonic()
-            entry = self._entries.get(key)
-            if entry is None:
-                steps = mountsteps.steps(plan)
-                if not steps.shared or self.caps.budget < count:
-                    return False
-                entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
-                entry.template.hold()
-            peak = max(entry.demand.peak, count - 1)
-            entry.demand = replace(entry.demand, uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
-            self._last_event = now - pool.QUIET
-            self._work()
-        return self.await_ready(plan, count, end - time.monotonic())
+        steps = mountsteps.steps(plan)
+        if not steps.shared or min(self.caps.budget, self.caps.per_template) < count:
+            return False
+        while (left := end - time.monotonic()) > 0:  # again when the host has changed meanwhile
+            with self._lock:
+                now = time.monotonic()
+                entry = self._entries.get(key)
+                if entry is None:
+                    entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
+                    entry.template.hold()
+                peak = max(entry.demand.peak, count - 1)
+                entry.demand = replace(entry.demand, uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
+                self._last_event = now - pool.QUIET
+                self._work()
+            if self.await_ready(plan, count, left):
+                return True
+            time.sleep(0.01)
+        return False
 
     def await_ready(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
         """Wait until so many boxes are ready for a plan; False when there are none, or not in `timeout` seconds."""

@@ -20,7 +20,7 @@ from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Caps
 from sandboxd.isolation.zygotes import Template, Zygote, pair
-from sandboxd.model import Enforcement, LaunchPlan, NetworkMode, Probe, Stdio
+from sandboxd.model import Enforcement, LaunchPlan, Limits, NetworkMode, Probe, Stdio
 from sandboxd.model.launch import CWD_REPORT_FD
 
 FIX = (
@@ -40,6 +40,7 @@ class Native:
         self._zygote: Zygote | None = None
         self._keeper: Keeper | None = None
         self._caps = Caps()
+        self._enforcements: dict[tuple[NetworkMode, Limits, int], Enforcement] = {}
         self._lock = threading.Lock()
 
     def probe(self) -> Probe:
@@ -56,7 +57,11 @@ class Native:
     def enforcement(self, plan: LaunchPlan) -> Enforcement:
         """What is enforced for that plan; raises IsolationError when no trial run has worked."""
         self._need_trial()
-        return namespaced(self.name, plan, landlock.abi())
+        key = (plan.network, plan.limits, plan.uid)  # all of a plan that `namespaced` looks at
+        known = self._enforcements.get(key)
+        if known is None:
+            known = self._enforcements[key] = namespaced(self.name, plan, landlock.abi())
+        return known
 
     def _need_trial(self) -> None:
         if not self._works:

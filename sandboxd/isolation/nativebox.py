@@ -52,7 +52,7 @@ class NativeBox:
         """Take what the box has said so far; never waits."""
         while True:
             try:
-                body, fds = wire.read(self._sock, socket.MSG_DONTWAIT)
+                body, fds = wire.read(self._sock, wire.DONT_WAIT)
             except OSError:
                 return
             if not body:
@@ -64,6 +64,8 @@ class NativeBox:
                 self._watch, self.ready = fds.pop(), True
                 self._changed = watcher(self._watch)
             self._lines += lines
+            if lines[-1].startswith("X "):
+                return  # its last word
             for fd in fds:
                 os.close(fd)
 

@@ -13,6 +13,8 @@ import sys
 
 INLINE = 16_384  # bytes of a value that go into the message itself
 MAX_FDS = 16
+DONT_WAIT = int(_socket.MSG_DONTWAIT)
+_ROOM = _socket.CMSG_SPACE(4 * MAX_FDS)
 _HERE, _APART = b"I", b"M"
 
 
@@ -59,8 +61,7 @@ def tell(sock: "_socket.socket", line: str, fds: tuple = ()) -> None:  # type: i
 
 def read(sock: "_socket.socket", flags: int = 0) -> tuple:  # type: ignore[type-arg]  # (bytes, list of descriptors)
     """The bytes and descriptors of the next message; b"" when the other side is gone."""
-    room = _socket.CMSG_SPACE(4 * MAX_FDS)
-    body, ancillary, _, _ = sock.recvmsg(INLINE + 64, room, _socket.MSG_CMSG_CLOEXEC | flags)
+    body, ancillary, _, _ = sock.recvmsg(INLINE + 64, _ROOM, _socket.MSG_CMSG_CLOEXEC | flags)
     fds = []
     for level, kind, data in ancillary:
         if level == _socket.SOL_SOCKET and kind == _socket.SCM_RIGHTS:

@@ -98,7 +98,7 @@ class Template:
         """Take what it has said so far; never waits."""
         while self.seen is None and not self.failure:
             try:
-                body, fds = wire.read(self._sock, socket.MSG_DONTWAIT)
+                body, fds = wire.read(self._sock, wire.DONT_WAIT)
             except BlockingIOError:
                 return
             except OSError as error:
