@@ -49,7 +49,7 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
         report_cwd=alone and analysis.changes_cwd,
         tty=request.terminal is not None,
     )
-    launch, watch = await asyncio.to_thread(_prepared, asked, judged, job.notes)
+    launch, watch = await session.preparing.do(_prepared, asked, judged, job.notes)
     enforcement = backend.enforcement(launch)
     record.record_execution_started(execution.id, session.id, job.decision_id, profile.name, enforcement)
     job.started = True
@@ -71,7 +71,7 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
         )
     finally:
         if watch is not None and job.execution.started:  # before the lane is given back
-            report = await _settled(watch, asked, launch)
+            report = await _settled(session, watch, asked, launch)
             job.notes += report.notes
     if ended.status is not None:
         job.notes += vanished(ended.status, launch)
@@ -91,9 +91,9 @@ def _prepared(asked: PlanRequest, judged: Judged, notes: list[str]) -> tuple[Lau
     return launch, aftermath.begin(asked, launch)
 
 
-async def _settled(watch: aftermath.Watch, asked: PlanRequest, launch: LaunchPlan) -> aftermath.Report:
+async def _settled(session: SessionState, watch: aftermath.Watch, asked: PlanRequest, launch: LaunchPlan) -> aftermath.Report:
     """Put right what the command left; a caller that is cancelled meanwhile still waits for it."""
-    task = asyncio.create_task(asyncio.to_thread(aftermath.settle, watch, asked, launch))
+    task = asyncio.create_task(session.settling.do(aftermath.settle, watch, asked, launch))
     try:
         return await asyncio.shield(task)
     except asyncio.CancelledError:

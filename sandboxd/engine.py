@@ -309,7 +309,8 @@ class Engine:
             self._forget(self._finished.popleft())
 
     async def _process(self, job: Job) -> Result:
-        """The order of stages: hooks, judge, ask, record, wait for the lane, judge again, confine, run, hooks."""
+        """The order of stages: hooks, judge, ask, wait for the lane, judge again unless nothing can have changed, record,
+        confine, run, hooks."""
         execution, session = job.execution, job.session
         execution.queued("")
         job.notes += return_home(session)

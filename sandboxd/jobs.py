@@ -13,6 +13,7 @@ from sandboxd.errors import Forbidden, RequestError
 from sandboxd.judge import Judged
 from sandboxd.model import Decision, Mode, ModelText, Opinion, Request, Timing
 from sandboxd.run.execution import Execution
+from sandboxd.schedule.driver import Place
 from sandboxd.session import SessionState
 
 MAX_TEXT = 131_000  # bytes: the kernel refuses an argv string of 128 KiB (MAX_ARG_STRLEN in binfmts.h)
@@ -71,6 +72,7 @@ class Job:
     stages: Stages = field(default_factory=Stages)
     task: asyncio.Task[None] | None = None
     turn: Turn | None = None  # its place in a batch
+    place: Place | None = None  # its place in the session's order of arrival, outside of a batch
     judged: Judged | None = None  # as it was allowed to run
     decision: Decision | None = None
     revision: str = ""  # of the rules when it was allowed to run

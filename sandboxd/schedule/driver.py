@@ -22,6 +22,8 @@ class Lanes:
         self._machine = Machine(total or max(AT_LEAST, PER_CORE * (os.cpu_count() or 1)))
         self._tickets = itertools.count(1)
         self._turns: dict[int, asyncio.Future[None]] = {}
+        self.writers = 0  # that run now: those which are not concurrency-safe
+        self.written = 0  # writers that have begun, in all
 
     @contextlib.asynccontextmanager
     async def admit(
@@ -50,7 +52,15 @@ class Lanes:
                 if isinstance(instruction, Hold) and on_wait is not None:
                     on_wait(instruction.why.value)
             await turn
-            yield
+            if safe:
+                yield
+                return
+            self.writers += 1
+            self.written += 1
+            try:
+                yield
+            finally:
+                self.writers -= 1
         finally:
             del self._turns[ticket]
             self._carry_out(self._machine.handle(Left(ticket)))
@@ -62,3 +72,47 @@ class Lanes:
                 if turn is not None and not turn.done():
                     turn.set_result(None)
         return instructions
+
+
+class Place:
+    """One command's place among those of its session that have come and not yet entered their lane."""
+
+    __slots__ = ("_leave", "open")
+
+    def __init__(self, leave: Callable[[Place], None]) -> None:
+        self.open = asyncio.Event()  # set when nobody before it is left, and when it has left
+        self._leave = leave
+
+    def leave(self) -> None:
+        """It has entered its lane, has ended, or waits for somebody, which must hold up nobody else. Idempotent."""
+        self._leave(self)
+
+
+class Arrivals:
+    """Commands enter their lane in the order in which they came, though some are judged faster than others."""
+
+    def __init__(self) -> None:
+        self._places: dict[str, dict[Place, None]] = {}
+
+    def arrive(self, session_id: str) -> Place:
+        """The next place of the session."""
+        places = self._places.setdefault(session_id, {})
+
+        def leave(place: Place) -> None:
+            place.open.set()
+            if place in places:
+                del places[place]
+                self._next(session_id)
+
+        place = Place(leave)
+        places[place] = None
+        self._next(session_id)
+        return place
+
+    def _next(self, session_id: str) -> None:
+        places = self._places[session_id]
+        first = next(iter(places), None)
+        if first is not None:
+            first.open.set()
+        else:
+            del self._places[session_id]

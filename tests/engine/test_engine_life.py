@@ -328,3 +328,24 @@ async def test_without_a_sandbox_the_question_says_so(house: House) -> None:
     assert row.decision.reason == "scope.read_unresolved"
     default = house.session()
     assert (await house.run("pwd", default))[0].end is EndKind.FAILED
+
+
+async def test_commands_run_in_the_order_in_which_they_came(house: House) -> None:
+    """One that takes long to judge is not overtaken by a later one of its session, whatever thread judges it."""
+    session = house.session(Mode.ACCEPT_EDITS)
+    await house.run("echo begin >> log.txt", session)
+    slow = "echo slow >> log.txt; : " + " ".join(f"word{number}" for number in range(3000))
+    started = [await house.engine.start(Request(text, session.id), session) for text in (slow, "echo quick >> log.txt")]
+    for execution in started:
+        await finish(execution)
+    assert (house.workspace / "log.txt").read_text().split() == ["begin", "slow", "quick"]
+
+
+async def test_a_question_holds_up_nobody(house: House) -> None:
+    """A command that waits for a human gives up its place: later ones run meanwhile."""
+    session = house.session(headless=False)
+    execution, _ = await asked(house, "touch made", session)
+    result, _, _ = await house.run("echo hi", session)
+    assert (result.end, result.code) == (EndKind.EXITED, 0)
+    house.engine.cancel(execution, "test")
+    await finish(execution)

@@ -12,7 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from sandboxd.schedule.driver import Lanes
+from sandboxd.schedule.driver import Arrivals, Lanes
 from sandboxd.schedule.lanes import Hold, Left, Machine, Start, Submitted, Wait
 
 
@@ -279,3 +279,34 @@ class TestDriver:
             await asyncio.gather(*(work(number) for number in range(400)))
         assert most == 7
         assert lanes._machine.idle
+
+
+class TestArrivals:
+    def test_order(self) -> None:
+        """Only the first of a session may enter; the next when it has; who leaves the queue holds up nobody."""
+        arrivals = Arrivals()
+        first, second, third = (arrivals.arrive("s") for _ in range(3))
+        other = arrivals.arrive("t")
+        assert [each.open.is_set() for each in (first, second, third, other)] == [True, False, False, True]
+        second.leave()  # it ended, or is asked about
+        assert second.open.is_set()
+        assert not third.open.is_set()
+        first.leave()
+        first.leave()
+        assert third.open.is_set()
+        fourth = arrivals.arrive("s")
+        assert not fourth.open.is_set()
+        third.leave()
+        assert fourth.open.is_set()
+        fourth.leave()
+        other.leave()
+        assert not arrivals._places
+
+    async def test_writers_are_counted(self) -> None:
+        """Whoever judged before can tell whether a command that writes has run since, or runs."""
+        lanes = Lanes()
+        async with lanes.admit("w", "a", True, 10):
+            assert (lanes.writers, lanes.written) == (0, 0)
+        async with lanes.admit("w", "a", False, 10):
+            assert (lanes.writers, lanes.written) == (1, 1)
+        assert (lanes.writers, lanes.written) == (0, 1)
