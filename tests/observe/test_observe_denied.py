@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
 import pytest
@@ -95,3 +97,34 @@ def test_an_effect_of_such_a_rule_is_denied_before() -> None:
     assert text == "Read(secrets/**)"
     assert "/home/ada/proj/secrets/**" in globs
     assert denied_reads(Inputs(body, RuleSet(), inputs.scope)) == ()
+
+
+def test_what_was_found_is_kept_until_something_changes(work: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second look at the same place reads no directory; one at a place where something came to be finds it."""
+    rules = [("Read(.env)", (f"{work}/**/.env", f"{work}/**/.env/**")), ("Read(new/**)", (f"{work}/new/**",))]
+    monkeypatch.setattr(time, "time_ns", lambda: 1 << 62)  # all directories were read long after they changed
+    first = denied(rules, (str(work),))
+    assert len(first.paths) == 3
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "scandir", None)
+        assert denied(rules, (str(work),)) is first
+    for name in ("a/b", "."):
+        before = os.lstat(work / name).st_ctime_ns
+        while os.lstat(work / name).st_ctime_ns == before:  # until the clock has ticked
+            (work / name / "tick").touch()
+            (work / name / "tick").unlink()
+        if name == ".":
+            (work / "new").mkdir()
+            (work / "new/file").touch()
+        else:
+            (work / name / ".env").touch()
+        found = {path.removeprefix(f"{work}/") for path, _ in denied(rules, (str(work),)).paths}
+        assert ("a/b/.env" in found, "new/file" in found) == (True, name == ".")
+
+
+def test_a_directory_that_has_just_changed_is_read_again(work: Path) -> None:
+    """What comes within a tick of the clock is not missed."""
+    rules = [("Read(*.key)", (f"{work}/**/*.key",))]
+    for number in range(20):
+        (work / f"{number}.key").touch()
+        assert len(denied(rules, (str(work),)).paths) == number + 1
