@@ -63,12 +63,12 @@ async def running(config: Config, dirs: Directories, *, owner: bool = True) -> A
                 for role, name in SOCKETS.items():
                     servers.append(await _listen(engine, role, f"{dirs.runtime}/{name}"))
                 await asyncio.to_thread(mountpoints.recover, f"{dirs.state}/mountpoints")
-                if owner:  # an embedded one starts it with its first question, if there is one
-                    engine.consulting.classifying.classifier.start()
                 backends.configure(config.isolation.pool_boxes, config.isolation.pool_memory)
                 engine.set_probes(await asyncio.to_thread(backends.probe_all))
                 for server in servers:
                     server.set_serving(engine.state is State.SERVING)
+                if owner:  # last: it takes the processor for a second. An embedded daemon starts it with its first question
+                    engine.consulting.classifying.classifier.start()
                 yield engine, Addresses(*(f"{dirs.runtime}/{name}" for name in SOCKETS.values()))
             finally:
                 for server in servers:
