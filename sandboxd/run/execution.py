@@ -20,7 +20,7 @@ import os
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 
-from sandboxd.errors import NotFound, RequestError
+from sandboxd.errors import IsolationError, NotFound, RequestError
 from sandboxd.model import (
     Advice,
     ApprovalNeeded,
@@ -53,6 +53,7 @@ WINDOW = 2 * CHUNK  # bytes a live follower may lie behind
 TAIL = 1 << 16  # bytes of each stream kept when the spool is full
 STDERR_TAIL = 8192  # bytes of stderr kept for the search for violations
 MAX_OUTPUT = 256 << 20  # bytes of spool where neither profile nor request say
+TRIES = 3  # at building the box
 LAST_LINE = 200  # characters of the last line that a heartbeat shows
 
 
@@ -82,6 +83,7 @@ class Execution:
         self._pump: Pump | None = None
         self._process: Process | None = None
         self._started = False
+        self._announced = False  # by its Started event
         self._stdin = True
         self._begin = 0.0
         self._bytes = {Stream.STDOUT: 0, Stream.STDERR: 0}
@@ -170,15 +172,36 @@ class Execution:
 
         `timeout` and `grace` in seconds (`timeout` None = no limit; `grace` 0 = KILL at once), `max_output` in bytes of
         spool, `heartbeat` in seconds (0 = none). On a `terminal` there is one stream, and stdin is open.
-        Raises what `start` raises (IsolationError), with nothing left over. Call it once.
+        A box that could not be built is built again, TRIES times in all: a file of the host may have been replaced between the
+        look at it and its mount. Raises what `start` raises (IsolationError), with nothing left over. Call it once.
         """
         assert not self._started, "an execution runs once"
         self._started = True
         self._stdin = stdin or terminal is not None
         if self.cancelled.is_set():
             return self._ended(EndKind.CANCELLED, CANCELLED_CODE, None, Usage(), None)
-        loop = asyncio.get_running_loop()
         self._spool.limit = MAX_OUTPUT if max_output is None else max_output
+        for tries_left in reversed(range(TRIES)):
+            try:
+                return await self._attempt(start, timeout, grace, report_cwd, profile, terminal, heartbeat)
+            except IsolationError:  # so nothing of the command has run
+                if not tries_left or self.cancelled.is_set() or not self._feeder.renew():
+                    raise
+        raise AssertionError("the last try returns or raises")
+
+    async def _attempt(
+        self,
+        start: Callable[[Stdio], Box],
+        timeout: float | None,  # noqa: ASYNC109  it ends the command, not this call
+        grace: float,
+        report_cwd: bool,
+        profile: str,
+        terminal: WindowSize | None,
+        heartbeat: float,
+    ) -> Ended:
+        """Build one box, with pipes of its own, and follow it to its end. Raises as `run`."""
+        stdin = self._stdin
+        loop = asyncio.get_running_loop()
         if terminal is None:
             pipes = open_pipes(stdin=stdin, report_cwd=report_cwd)
         else:
@@ -198,7 +221,9 @@ class Execution:
                 pipes.close_child()
             process = self._process = Process(loop, box, grace)
             self._begin = loop.time()
-            self._emit(Started(self._last + 1, self.id, box.enforcement, profile))
+            if not self._announced:
+                self._announced = True
+                self._emit(Started(self._last + 1, self.id, box.enforcement, profile))
             if timeout is not None:
                 timer = loop.call_later(timeout, process.stop, EndKind.TIMED_OUT, "timeout")
             if heartbeat > 0:

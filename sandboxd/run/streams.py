@@ -235,6 +235,13 @@ class Feeder:
             os.close(self._fd)
             self._fd = -1
 
+    def renew(self) -> bool:
+        """Be as new for another write end, behind `close`. False when what was taken went into the first one."""
+        if self.accepted:
+            return False
+        self._broken = self._ended = self._midline = False
+        return True
+
     def _push(self) -> None:
         """Write what the pipe takes now; wait for the rest; close when the end is reached."""
         if self._fd < 0:

@@ -19,6 +19,7 @@ from sandboxd.model import (
     Decision,
     EndKind,
     Exited,
+    ExitStatus,
     Output,
     Queued,
     Result,
@@ -37,6 +38,14 @@ ALLOW = Decision(Behavior.ALLOW, "2e", "read_only", "reads only")
 
 def result_of(ended: Ended) -> Result:
     return Result(end=ended.kind, code=ended.code, signal=ended.signal, truncated=ended.truncated)
+
+
+class Unbuilt(LocalBox):
+    """A box that turns out not to have been built."""
+
+    def reap(self) -> ExitStatus:
+        super().reap()
+        raise IsolationError("its first process ended without a word")
 
 
 async def complete(runner: Runner, text: str, **options: Any) -> tuple[Execution, Ended]:
@@ -255,6 +264,53 @@ class TestEnd:
             await execution.run(refuse, timeout=1, grace=1, stdin=True, report_cwd=True, max_output=None, profile="workspace")
         execution.finish(Result(EndKind.FAILED, 125, cause="no user namespace"))
         assert [type(event) for event in await gather_events(execution)] == [Exited]
+
+    @pytest.mark.parametrize("late", [False, True], ids=["at the start", "at the end"])
+    async def test_a_box_that_cannot_be_built_is_built_again(self, late: bool, runner: Runner) -> None:
+        """What fails before anything has run is tried again: one Started event, all of the output, the command's own end."""
+        execution = runner.make()
+        begin, tries, built = runner.start("cat; exit 3"), [], asyncio.Event()
+
+        def start(stdio: Stdio) -> Box:
+            tries.append(stdio)
+            if len(tries) == 3:
+                built.set()
+                return begin(stdio)
+            if not late:
+                raise IsolationError("a file was replaced")
+            box = Unbuilt("true", stdio)
+            runner.boxes.append(box)
+            return box
+
+        task = asyncio.create_task(
+            execution.run(start, timeout=60, grace=1, stdin=True, report_cwd=True, max_output=None, profile="workspace")
+        )
+        async for event in execution.events():
+            if isinstance(event, Started):
+                break
+        await built.wait()
+        execution.write_stdin(0, b"all of it", True)
+        ended = await task
+        execution.finish(result_of(ended))
+        events = await gather_events(execution)
+        assert [type(event) for event in events].count(Started) == 1
+        assert (output(events), ended.code, len(tries)) == (b"all of it", 3, 3)
+
+    async def test_no_second_box_for_what_was_fed_to_the_first(self, runner: Runner) -> None:
+        """Standard input that went into the pipe of a box that could not be built is lost with it: that is an error, not a
+        command that reads half."""
+        execution = runner.make()
+        execution.write_stdin(0, b"early", True)
+        tries = []
+
+        def refuse(stdio: Stdio) -> Box:
+            tries.append(stdio)
+            raise IsolationError("a file was replaced")
+
+        with pytest.raises(IsolationError):
+            await execution.run(refuse, timeout=1, grace=1, stdin=True, report_cwd=False, max_output=None, profile="workspace")
+        assert len(tries) == 1
+        execution.finish(Result(EndKind.FAILED, 125))
 
     async def test_many_in_a_row(self, runner: Runner) -> None:
         """A hundred commands in a row leave no descriptor (the fixture looks)."""
