@@ -348,6 +348,17 @@ async def test_what_a_tool_gave_is_within_its_budget(session: AsyncSession) -> N
     assert (await session.run(f"cat {texts['look'].spill_path}")).output == long
 
 
+async def test_what_a_tool_gave_is_bounded(session: AsyncSession) -> None:
+    """More than a message should carry is refused with its field; what ran is killed."""
+    batch = session.batch()
+    async with batch:
+        await batch.external("look", "Look")
+        assert await anext(aiter(batch)) == ExternalStart("look")
+        await batch.finished("look", output="x" * ((2 << 20) + 1))
+        with pytest.raises(RequestError, match="at most 2097152"):
+            await batch.outcome()
+
+
 WRONG = [
     ("a key twice", ["a", "a"]),
     ("no key", [""]),
