@@ -29,3 +29,11 @@ async def test_readers_that_do_not_read() -> None:
 async def test_a_hundred_megabytes() -> None:
     """A long output comes whole and in order, and the daemon does not grow with it."""
     assert await load.output(100)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(load.SECONDS + 60)
+@pytest.mark.parametrize("what", ["soak", "clients", "slow", "output"])
+async def test_the_whole_load(what: str) -> None:
+    """The whole measure of each: 10,000 commands, 100 clients, as many slow readers as may run, 1 GB of output."""
+    assert await load.LOADS[what]()
