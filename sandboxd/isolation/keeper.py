@@ -17,6 +17,7 @@ Whatever goes wrong while something is made empties the pool: what is asked for 
 from __future__ import annotations
 
 import os
+import select
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -70,7 +71,7 @@ class Keeper:
         self.caps = caps
         self._entries: dict[Hashable, Entry] = {}
         self._lock = threading.RLock()
-        self._wake = threading.Event()
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._over: list[NativeBox] = []  # have ended, and still take something
         self._closed = False
@@ -176,18 +177,27 @@ class Keeper:
             self._thread = threading.Thread(target=self._run, name="sandboxd-pool", daemon=True)
             self._thread.start()
         elif self._sleeps:
-            self._wake.set()
+            os.eventfd_write(self._wake, 1)
 
     def _run(self) -> None:
-        while not self._closed:
-            with self._lock:
-                self._wake.clear()
-                now = time.monotonic()
-                again = self._keep(now)
-                busy = now - self._last_event < AWAKE
-                self._sleeps = not busy
-            wait = None if again is None else max(0.0, again - time.monotonic())
-            self._wake.wait(pool.QUIET if busy and (wait is None or wait > pool.QUIET) else wait)
+        """The thread's life. While it sleeps it still sees the host's mounts change: boxes would keep a file system in use."""
+        with open("/proc/self/mounts", "rb") as mounts:
+            poll = watcher(mounts.fileno())
+            poll.register(self._wake, select.POLLIN)
+            while not self._closed:
+                with self._lock:
+                    now = time.monotonic()
+                    again = self._keep(now)
+                    busy = now - self._last_event < AWAKE
+                    self._sleeps = not busy
+                wait = None if again is None else max(0.0, again - time.monotonic())
+                if busy and (wait is None or wait > pool.QUIET):
+                    wait = pool.QUIET
+                ready = poll.poll(None if wait is None else wait * 1000 + 1)
+                if any(fd == mounts.fileno() for fd, _ in ready):
+                    self.drain()
+                if any(fd == self._wake for fd, _ in ready):
+                    os.eventfd_read(self._wake)
 
     def _keep(self, now: float) -> float | None:
         """Do what `pool` decides; when to do so again."""
@@ -310,14 +320,16 @@ class Keeper:
 
     def close(self) -> None:
         with self._lock:
+            if self._closed:
+                return
             self._closed = True
             self.drain()
-        self._wake.set()
+            os.eventfd_write(self._wake, 1)
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(5)
-        if self._mounts >= 0:
+        with self._lock:
             os.close(self._mounts)
-            self._mounts = -1
+            os.close(self._wake)
 
 
 def key_of(plan: LaunchPlan) -> Hashable:

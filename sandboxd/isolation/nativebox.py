@@ -14,7 +14,7 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, wire
 from sandboxd.isolation.box import ended_status, failure
 from sandboxd.isolation.mountpoints import Lease
-from sandboxd.isolation.zygotes import Template, watcher
+from sandboxd.isolation.zygotes import Template, send, watcher
 from sandboxd.model import Enforcement, ExitStatus
 
 _END = 5.0  # seconds for the kernel to end a killed box
@@ -82,7 +82,7 @@ class NativeBox:
         """Send its command. The box takes the lease over when this returns. Raises IsolationError; nothing runs then."""
         self._enforcement = enforcement
         try:
-            wire.send(self._sock, dict(order), tuple(fds))
+            send(self._sock, dict(order), tuple(fds))
         except OSError as error:
             raise IsolationError(f"the sandbox could not be built: {error.strerror}") from error
         self._lease = lease

@@ -143,6 +143,17 @@ def map_ids(proc: int, uid: int, gid: int) -> None:
     call("prctl", child.PR_SET_DUMPABLE, 0, 0, 0, 0, step="dumpable")
 
 
+def forbid_namespaces(proc: int) -> None:
+    """No user namespace below this one, even if a way past the filter were found. Only right after it was made.
+
+    The tables below /proc/sys/user are those of the user namespace of whoever opens them (kernel/ucount.c), so this is the
+    box's own, and the host's is another.
+    """
+    fd = posix.open("sys/user/max_user_namespaces", posix.O_WRONLY | posix.O_CLOEXEC, dir_fd=proc)
+    posix.write(fd, b"0")
+    posix.close(fd)
+
+
 def drop_bounding() -> None:
     """Empty the bounding set: nothing started from here can gain a capability, not even as uid 0."""
     for number in range(64):
@@ -196,6 +207,7 @@ def box(config: dict, proc: int, fds: list) -> None:  # type: ignore[type-arg]  
         sock = _socket.socket(fileno=status)
         child.join_groups(tuple(groups))
         map_ids(proc, config["uid"], config["gid"])
+        forbid_namespaces(proc)
         for fd in (proc, *groups):
             posix.close(fd)
         die_with_parent(0)

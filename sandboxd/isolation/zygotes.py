@@ -3,17 +3,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import socket
 import subprocess
 import threading
+import time
 from collections.abc import Sequence
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import interpreter, wire
 
 MODULES = ("child", "wire", "zygote_mounts", "zygote")
+_PATIENCE = 5.0  # seconds for a queue to get shorter
 SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 
 
@@ -22,6 +25,19 @@ def pair() -> tuple[socket.socket, socket.socket]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, SEQPACKET)
     ours.setblocking(False)
     return ours, theirs
+
+
+def send(sock: socket.socket, value: object, fds: tuple[int, ...]) -> None:
+    """Like `wire.send`; where very many starts come at once it waits until some were taken. Raises OSError."""
+    end = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            wire.send(sock, value, fds)
+            return
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ETOOMANYREFS, errno.ENOBUFS) or time.monotonic() > end:
+                raise
+        select.select([], [sock], [], 0.01)
 
 
 class Zygote:
@@ -64,7 +80,7 @@ class Zygote:
         """Ask for a template; it is being made when this returns. Raises IsolationError when the zygote is gone or choked."""
         ours, theirs = pair()
         try:
-            wire.send(self._sock, config, (theirs.fileno(),))
+            send(self._sock, config, (theirs.fileno(),))
         except OSError as error:
             ours.close()
             raise IsolationError(f"the process that makes sandboxes does not answer: {error.strerror}") from error
@@ -127,7 +143,7 @@ class Template:
         Raises IsolationError when the template is gone or choked.
         """
         try:
-            wire.send(self._sock, (expected,), (theirs, *groups))
+            send(self._sock, (expected,), (theirs, *groups))
         except OSError as error:
             self.look()
             raise IsolationError(f"the sandbox could not be built: {self.failure or error.strerror}") from error

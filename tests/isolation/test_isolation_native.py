@@ -172,6 +172,26 @@ def test_what_was_replaced_is_guarded_as_it_is_now(
     assert warm(native) == before + 1
 
 
+def test_no_user_namespace_below_a_box(native: Native, ws: Path) -> None:
+    """Their number is none inside; the host's own limit is not touched by that."""
+    limit = Path("/proc/sys/user/max_user_namespaces")
+    before = limit.read_text(encoding="ascii")
+    assert run(native, planned(ws, f"cat {limit}"))[0] == "0\n"
+    assert limit.read_text(encoding="ascii") == before
+
+
+def test_many_at_once(native: Native, ws: Path) -> None:
+    """More starts than a socket's queue holds, of plans that share nothing: all run."""
+    launches = [dataclasses.replace(planned(ws, "true"), limits=Limits(pids=100 + number)) for number in range(60)]
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    boxes = [native.start(launch, Stdio(null, null, null)) for launch in launches]
+    os.close(null)
+    for box in boxes:
+        assert select.select([box.pidfd], [], [], 60)[0]
+        box.kill()
+        assert box.reap().code == 0
+
+
 def test_a_replacement_outside_ends_no_command(native: Native, ws: Path) -> None:
     """What somebody replaces while a command runs makes its template useless for the next, and does not touch that command."""
     (stdin, feed), (out, write) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
