@@ -11,7 +11,7 @@ from sandboxd.catalog import Catalog
 from sandboxd.config import RunSettings
 from sandboxd.isolation import backends
 from sandboxd.isolation.kernel import open_real
-from sandboxd.isolation.plan import plan
+from sandboxd.isolation.planned import Plans
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
 from sandboxd.jobs import Job
 from sandboxd.judge import Judged
@@ -49,7 +49,7 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
         report_cwd=alone and analysis.changes_cwd,
         tty=request.terminal is not None,
     )
-    launch, watch = await session.preparing.do(_prepared, asked, judged, job.notes)
+    launch, watch = await session.preparing.do(_prepared, asked, judged, job.notes, session.plans)
     enforcement = backend.enforcement(launch)
     record.record_execution_started(execution.id, session.id, job.decision_id, profile.name, enforcement)
     job.started = True
@@ -80,14 +80,14 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
     return _result(ended, launch, enforcement, session.cwd, report)
 
 
-def _prepared(asked: PlanRequest, judged: Judged, notes: list[str]) -> tuple[LaunchPlan, aftermath.Watch | None]:
+def _prepared(asked: PlanRequest, judged: Judged, notes: list[str], plans: Plans) -> tuple[LaunchPlan, aftermath.Watch | None]:
     rules = denied_reads(judged.inputs)
     if rules:  # whatever code it runs: what may not be read cannot be
         found = denied(rules, (asked.session.workspace, *asked.session.additional))
         asked = dataclasses.replace(asked, denied=found.paths)
         if found.partial:
             notes.append("there is so much to look through that not all files which rules forbid to read may be hidden")
-    launch = plan(asked, backends.host_facts(asked.session, asked))
+    launch = plans.plan(asked, backends.host_facts(asked.session, asked))
     return launch, aftermath.begin(asked, launch)
 
 

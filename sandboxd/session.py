@@ -21,6 +21,7 @@ from sandboxd.config import Config, Directories
 from sandboxd.consult.hookdefs import Hook
 from sandboxd.consult.transcript import Transcript
 from sandboxd.errors import ConfigError, Forbidden
+from sandboxd.isolation.planned import Plans
 from sandboxd.model import Behavior, Mode, Rule, RuleSet, Scope, Session, Tool
 from sandboxd.pace import Pace
 from sandboxd.paths import is_within
@@ -80,6 +81,7 @@ class SessionState:
         self.created_at = time.time()
         self.ended = False
         self.judging, self.preparing, self.settling = Pace(), Pace(), Pace()
+        self.plans = Plans()
         self.denials = Breaker()
         # What the classifier may know of the conversation; a child begins with what its parent's user had said.
         self.transcript: Transcript = Transcript() if parent is None else parent.transcript
