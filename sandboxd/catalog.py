@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from sandboxd.config import Config, Directories
 from sandboxd.effects.tables import Tables
-from sandboxd.errors import IsolationError, NotFound, RequestError, RuleError
+from sandboxd.errors import IsolationError, NotFound, RequestError
 from sandboxd.isolation import backends, profiles
-from sandboxd.model import Backend, Behavior, Enforcement, Probe, Profile, Rule, Source, Strength
-from sandboxd.policy.rules import parse_rule
+from sandboxd.model import Backend, Enforcement, Probe, Profile, Strength
+from sandboxd.policy.rules import excluded_rules
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +30,11 @@ class Catalog:
         self._looked: dict[str, _Look] = {}
         self._looked_at: tuple[object, object] = (None, None)
         self._profiles, self.tables = self._read(config)
-        self.excluded = _excluded(config)
+        self.excluded = excluded_rules(config.policy.excluded_commands)
 
     def reload(self, config: Config) -> None:
         """All or nothing: on an error what was in force stays."""
-        excluded = _excluded(config)
+        excluded = excluded_rules(config.policy.excluded_commands)
         self._profiles, self.tables = self._read(config)
         self.excluded = excluded
         self._config = config
@@ -110,14 +110,3 @@ class Catalog:
         enforcement = next((probe.enforcement for probe in self.probes if probe.backend == name), None)
         full = enforcement is not None and enforcement.overall is Strength.FULL
         return _Look(name == backends.BARE, full, enforcement)
-
-
-def _excluded(config: Config) -> tuple[Rule, ...]:
-    """`policy.excluded_commands` as rules. Raises RuleError for one that is none."""
-    origin = "policy.excluded_commands"
-    found = tuple(
-        parse_rule(f"Bash({text})", Behavior.ALLOW, Source.USER, origin, lenient=True) for text in config.policy.excluded_commands
-    )
-    if any(rule.content is None for rule in found):
-        raise RuleError("an excluded command must name a program", origin=origin, fix='for example `["docker:*"]`')
-    return found

@@ -19,7 +19,7 @@ from sandboxd.effects.tables import Tables
 from sandboxd.errors import RequestError
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import Behavior, CommandKind, Rule, RuleSet, Scope, Session, Source, ToolCall
-from sandboxd.policy.rules import parse_rule
+from sandboxd.policy.rules import excluded_rules, parse_rule
 from sandboxd.sessions import Role, SessionSpec, SessionState, enclosing_repository
 
 # Kinds whose words are executed as they stand; the others carry words or redirects that belong to a construct.
@@ -101,6 +101,7 @@ def _question(command: str, options: argparse.Namespace) -> Question:
         mode=options.mode,
         observed=True,
         auto_allow_if_sandboxed=config.policy.auto_allow_if_sandboxed,
+        excluded=excluded_rules(config.policy.excluded_commands),
         tables=_tables(dirs),
     )
 

@@ -396,6 +396,15 @@ def matches(rule: Rule, command: AnalyzedCommand, place: Place) -> bool:
     return any(compiled.effect(effect) for effect in command.effects)
 
 
+def excluded_rules(texts: tuple[str, ...]) -> tuple[Rule, ...]:
+    """`policy.excluded_commands` as rules. Raises RuleError for one that is none, or that would exclude everything."""
+    origin = "policy.excluded_commands"
+    found = tuple(parse_rule(f"Bash({text})", Behavior.ALLOW, Source.USER, origin, lenient=True) for text in texts)
+    if any(rule.content is None for rule in found):
+        raise RuleError("an excluded command must name a program", origin=origin, fix='for example `["docker:*"]`')
+    return found
+
+
 def excluded(rules: tuple[Rule, ...], analysis: Analysis, place: Place) -> bool:
     """Whether every subcommand of a line is one of these, seen as by rules that allow: then it runs without a sandbox."""
     return (
