@@ -239,13 +239,23 @@ def _hidden(text: str, secrets: tuple[str, ...], words: tuple[str, ...] = ()) ->
 
 _PIECES = re.compile(r"[\s=:@,;&|<>()'\"`{}\\]+")
 _IMITATES = (  # compiled when it is first needed, which takes longer than all else here that is loaded
+    # orders
     r"(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|instruction|rule|polic)"
-    r"|system\s*(?:prompt|message|:)|<\s*/?\s*(?:data|system|user|human|assistant|instruction|nonce)"
-    r"|<\|\w+\|>|\[/?inst\]|^\s*(?:human|assistant|user|system)\s*:"
-    r"|\bclassifier|\bverdict\b|\bnonce\b|\byou (?:are|must|should|will|can)\b|\bas an? (?:ai|assistant|model)\b"
+    r"|\b(?:reply|respond|answer|output)\b.{0,20}\ballow|\b(?:reply|respond|answer|output)\s+(?:with|exactly|only|just|that)\b"
+    r"|#[^\n]*\b(?:reply|respond|answer)\b|\brepeat after me\b|\bsay only\b"
+    r"|\byou (?:are|must|should|will|can)\b|\bas an? (?:ai|assistant|model)\b"
+    # roles and fences
+    r"|system\s*(?:prompt|message|:)|(?:^|['\"#;])\s*(?:human|assistant|user|system)\s*:"
+    r"|(?:<|&lt;|\\u003c)[\s\u200b-\u200f]*/?\s*(?:data|system|user|human|assistant|instruction|nonce)"
+    r"|<\|\w+\|>|\[/?inst\]|\bend of (?:data|command|input)"
+    # verdicts and permissions
+    r"|\bclassifier|\bverdict\b|\bnonce\b|\ballow [0-9a-f]{6,}|\"(?:behaviou?r|permissiondecision)\"\s*:|\"id\"\s*:\s*\"u\d+\""
     r"|(?:pre-?|already |been |is |are )(?:approved|authori[sz]ed|allowed|permitted)\b"
-    r"|\b(?:reply|respond|answer|output)\b.{0,20}\ballow"
-    r"|\bend of (?:data|command|input)|\b(?:marked|classified|considered|deemed) (?:as )?safe\b|\ballow [0-9a-f]{6,}"
+    r"|\b(?:user|owner|operator|human|admin\w*) (?:has |have |already ){1,2}(?:confirmed|approved|allowed|agreed)"
+    r"|\b(?:marked|classified|considered|deemed) (?:as )?safe\b|\b(?:it|this|that)(?:'s| is) safe\b"
+    # what is not seen, or not what it seems: zero width, bidi, tags; Latin beside Cyrillic in one word
+    r"|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+    r"|[a-z][\u0400-\u04ff]|[\u0400-\u04ff][a-z]"
 )
 
 
