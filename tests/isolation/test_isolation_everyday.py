@@ -237,7 +237,7 @@ def direct(who: Runner, command: str, workspace: Path) -> subprocess.CompletedPr
     environment = {
         "HOME": str(who.home), "USER": name, "LOGNAME": name, "LANG": "C.UTF-8", "LC_ALL": "C.UTF-8", "TERM": "dumb",
         "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "SHELL": "/bin/bash",
-        "TMPDIR": str(who.root / "everyday-tmp"),
+        "TMPDIR": str(who.root / "everyday-tmp"), "npm_config_update_notifier": "false",  # it has a network, the box has none
     }  # fmt: skip
     ids = {} if who.uid == os.geteuid() else {"user": who.uid, "group": pwd.getpwuid(who.uid).pw_gid, "extra_groups": []}
     return subprocess.run(  # type: ignore[call-overload,no-any-return]  # keywords through a dict
