@@ -41,7 +41,9 @@ def _list(options: argparse.Namespace) -> int:
     if options.output == "json":
         terminal.print_json({"strategy": found.strategy, "rules": found.rules, "inert": found.inert})
         return 0
-    rows = [_row(rule, "") for rule in found.rules] + [_row(rule, "inert: not trusted") for rule in found.inert]
+    rows = [_row(rule, "" if rule.trusted else "only tightens") for rule in found.rules] + [
+        _row(rule, "inert: not trusted") for rule in found.inert
+    ]
     if rows:
         print(terminal.table(rows, ("behavior", "rule", "source", "where", "")))
     return 0

@@ -127,5 +127,8 @@ def test_rules_list(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file.write_text('[permissions]\ndeny = ["Bash(rm:*)"]\nallow = ["Bash(ls:*)"]\n', encoding="utf-8")
     assert main.main(["rules", "list", "--workspace", str(home / "ws")]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert any(line.startswith("deny") and "Bash(rm:*)" in line and line.endswith(f"{file}:2") for line in lines)
+    assert any(
+        line.startswith("deny") and "Bash(rm:*)" in line and f"{file}:2" in line and line.endswith("only tightens")
+        for line in lines
+    )
     assert any(line.startswith("allow") and line.endswith("inert: not trusted") for line in lines)
