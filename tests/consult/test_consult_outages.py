@@ -238,6 +238,34 @@ async def test_a_worker_that_does_not_work_is_an_outage(
         await process.close()
 
 
+async def test_a_worker_that_keeps_dying_is_started_ever_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Each time twice as late, up to a bound; meanwhile questions fail at once. Its state says how often, and where it is."""
+    monkeypatch.setattr(classifier_process, "FIRST_WAIT", 0.002)
+    monkeypatch.setattr(classifier_process, "LONGEST_WAIT", 0.01)
+    (tmp_path / "worker.py").write_text("raise SystemExit(1)")
+    process = WorkerProcess(Server(key=KEY), f"{tmp_path}/worker.py")
+    try:
+        async with asyncio.timeout(60):
+            while process.starts < 6:
+                assert not await process.ready()
+        waits = [record.args[0] for record in caplog.records if isinstance(record.args, tuple) and record.args]
+        assert waits[:4] == [0.004, 0.008, 0.01, 0.01]
+    finally:
+        await process.close()
+    assert process.state() is None
+
+
+async def test_the_state_of_a_worker(worker: WorkerProcess) -> None:
+    """Its process, whether it can answer, how often it was started again, what it holds in memory."""
+    state = worker.state()
+    assert state is not None
+    assert worker.process is not None
+    assert (state.pid, state.ready, state.restarts) == (worker.process.pid, True, worker.starts - 1)
+    assert state.memory > 10 << 20
+
+
 # -- programs ------------------------------------------------------------------------------------------------------------
 
 PROGRAM = """\
