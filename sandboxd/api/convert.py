@@ -271,16 +271,19 @@ def model_text(value: model.ModelText | None) -> execution_pb2.ModelText | None:
     return execution_pb2.ModelText(text=value.text, whole=value.whole, spill_path=value.spill_path)
 
 
-def event(value: model.Event, execution_id: str, text: str) -> execution_pb2.Event:
-    """One event of the execution of `text`."""
-    out = execution_pb2.Event(sequence=value.seq, execution_id=execution_id)
+def event(value: model.Event, execution_id: str, text: str, out: execution_pb2.Event | None = None) -> execution_pb2.Event:
+    """One event of the execution of `text`; written into `out`, a part of a message, when there is one: to put it there
+    afterwards would copy all output once more."""
+    if out is None:
+        out = execution_pb2.Event()
+    out.sequence, out.execution_id = value.seq, execution_id
     match value:
         case model.Output():
             output = out.output
             output.stream = STREAM[value.stream]
             output.offset = value.offset
             output.data = value.data
-            output.elapsed.FromNanoseconds(round(value.at * 1e9))
+            output.elapsed.seconds, output.elapsed.nanos = divmod(round(value.at * 1e9), 1_000_000_000)
         case model.Queued():
             out.queued.reason = value.reason
             out.queued.SetInParent()

@@ -65,7 +65,9 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         try:
             async with followed(execution.events()) as events:
                 async for event in events:
-                    yield pb.ExecutionServiceStartResponse(event=convert.event(event, execution.id, execution.text))
+                    answer = pb.ExecutionServiceStartResponse()
+                    convert.event(event, execution.id, execution.text, answer.event)
+                    yield answer
                     if request.background and isinstance(event, model.Started):
                         return
         finally:
@@ -78,7 +80,9 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         try:
             async with followed(execution.events(request.from_sequence or 1)) as events:
                 async for event in events:
-                    yield pb.ExecutionServiceAttachResponse(event=convert.event(event, execution.id, execution.text))
+                    answer = pb.ExecutionServiceAttachResponse()
+                    convert.event(event, execution.id, execution.text, answer.event)
+                    yield answer
         finally:
             self._engine.let_go(execution, starter=False)
 
@@ -186,7 +190,7 @@ def _said(message: batches.Message) -> pb.ExecutionServiceRunBatchResponse:
     out = pb.ExecutionServiceRunBatchResponse(key=message.key)
     match message:
         case batches.Happened():
-            out.event.CopyFrom(convert.event(message.event, message.execution.id, message.execution.text))
+            convert.event(message.event, message.execution.id, message.execution.text, out.event)
         case batches.Delivered():
             out.result.CopyFrom(convert.result(message.result))
         case batches.MayStart():
