@@ -29,14 +29,13 @@ from sandboxd.isolation import mountsteps, pool
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Caps, Demand, Stock
-from sandboxd.isolation.zygotes import Template, watcher
+from sandboxd.isolation.zygotes import Identities, Template, watcher
 from sandboxd.model import LaunchPlan
 
 AWAKE = 1.0  # seconds for which the thread looks at things by itself after the last start or end
 PAUSE = 1.0  # seconds without making anything after something could not be made
-Identities = tuple[tuple[int, int], ...]
 MakeTemplate = Callable[[LaunchPlan, Steps], Template]
-MakeBox = Callable[[Template, LaunchPlan, Identities | None], NativeBox]
+MakeBox = Callable[[Template, LaunchPlan, Identities | None, bool], NativeBox]  # as native.make_box
 
 
 @dataclass(slots=True)
@@ -104,7 +103,7 @@ class Keeper:
                 self._counts["warm"] += 1
             else:
                 try:
-                    box = self._make_box(entry.template, plan, seen if entry.template.seen is None else None)
+                    box = self._make_box(entry.template, plan, seen if entry.template.seen is None else None, False)
                 except IsolationError:
                     self._fail(now)
                     return self._first(key, plan, now)
@@ -119,7 +118,7 @@ class Keeper:
         template = self._make_template(plan, steps)
         template.hold()
         try:
-            box = self._make_box(template, plan, None)
+            box = self._make_box(template, plan, None, False)
             self._counts["cold"] += 1
             entry = None
             if steps.shared and self.caps.budget > 0:
@@ -227,7 +226,7 @@ class Keeper:
                 continue
             for _ in range(count):
                 try:
-                    chosen.boxes.append(self._make_box(chosen.template, chosen.plan, None))
+                    chosen.boxes.append(self._make_box(chosen.template, chosen.plan, None, True))
                 except (IsolationError, OSError):
                     self._fail(now)
                     return self._pause_until
@@ -259,8 +258,9 @@ class Keeper:
         self.drain()
 
     def _forget(self, entry: Entry) -> None:
-        if self._entries.get(entry.key) is entry:
-            del self._entries[entry.key]
+        if self._entries.get(entry.key) is not entry:
+            return  # that was done before
+        del self._entries[entry.key]
         for box in entry.boxes:
             box.discard()
         entry.boxes = []

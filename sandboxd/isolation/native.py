@@ -15,11 +15,11 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, landlock, mountsteps, protect
 from sandboxd.isolation.box import SHELLS, check_user, hand_over, namespaced, rlimits, system_call_filter, trial, trial_plan
 from sandboxd.isolation.ends import Opened
-from sandboxd.isolation.keeper import Figures, Identities, Keeper
+from sandboxd.isolation.keeper import Figures, Keeper
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Caps
-from sandboxd.isolation.zygotes import Template, Zygote, pair
+from sandboxd.isolation.zygotes import Identities, Template, Zygote, pair
 from sandboxd.model import Enforcement, LaunchPlan, Limits, NetworkMode, Probe, Stdio
 from sandboxd.model.launch import CWD_REPORT_FD
 
@@ -159,13 +159,13 @@ class Native:
             zygote.close()
 
 
-def make_box(template: Template, plan: LaunchPlan, expected: Identities | None) -> NativeBox:
-    """Ask a template for a box; it is being made when this returns. Raises IsolationError."""
+def make_box(template: Template, plan: LaunchPlan, expected: Identities | None, spare: bool) -> NativeBox:
+    """Ask a template for a box, as `Template.ask`; it is being made when this returns. Raises IsolationError."""
     with Opened() as opened:
         groups = cgroups.join(plan.limits, plan.uid, opened.take)
         ours, theirs = pair()
         try:
-            template.ask(theirs.fileno(), groups.fds, expected)
+            template.ask(theirs.fileno(), groups.fds, expected, spare)
         except BaseException:
             ours.close()
             cgroups.remove(groups.paths)

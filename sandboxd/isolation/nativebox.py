@@ -53,6 +53,8 @@ class NativeBox:
         while True:
             try:
                 body, fds = wire.read(self._sock, wire.DONT_WAIT)
+            except ConnectionResetError:  # it ended before it had read all; the kernel tells this once, before its last words
+                continue
             except OSError:
                 return
             if not body:

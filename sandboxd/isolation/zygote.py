@@ -162,7 +162,8 @@ def drop_bounding() -> None:
 
 
 def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
-    """Clone one box. `value` is (what the daemon sees at the watched paths now, …); fds: its socket, its control groups.
+    """Clone one box. `value` is (what the daemon sees at the watched paths now, or None; whether nobody waits for the box);
+    fds: its socket, its control groups.
 
     `mounts_of` is (what polls this namespace's mounts, a list that is not empty once one has changed). The template stays
     even then: its end would be that of boxes that run.
@@ -177,7 +178,7 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
         flags |= NEWNET if config["own_network"] else 0
         pid = call("syscall", mounts.SYS_CLONE, flags, 0, _ctypes.byref(pidfd), 0, 0, step="namespaces of a box")
         if pid == 0:
-            box(config, proc, fds)
+            box(config, proc, fds, value[1])
         fd = int(pidfd.value)
         if changed.poll(0):  # tells once; whoever is asked next would copy the same lack
             seen_change.append(True)
@@ -199,10 +200,13 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
 # -- the box -----------------------------------------------------------------------------------------------------------
 
 
-def box(config: dict, proc: int, fds: list) -> None:  # type: ignore[type-arg]  # as make_box
-    """A box's life; does not return."""
+def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignore[type-arg]  # as make_box
+    """A box's life; does not return. A `spare` one gets ready without pushing others from their processor."""
     status, *groups = fds
+    spare = spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
     try:
+        if spare:
+            posix.sched_setscheduler(0, posix.SCHED_BATCH, posix.sched_param(0))
         child.close_others([proc, *fds])
         sock = _socket.socket(fileno=status)
         child.join_groups(tuple(groups))
@@ -218,6 +222,8 @@ def box(config: dict, proc: int, fds: list) -> None:  # type: ignore[type-arg]  
         mounts.fresh(config["fresh"])
         watch = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
         child.limit(tuple(each for each in config["rlimits"] if each[0] != NOFILE))
+        if spare:  # before the filter, which may forbid it
+            posix.sched_setscheduler(0, posix.SCHED_OTHER, posix.sched_param(0))
         rules = child.make_rules(*config["landlock"]) if config["landlock"] is not None else -1
         if not config["late"]:
             close_up(config, rules)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import interpreter, wire
 
+Identities = tuple[tuple[int, int], ...]  # device and inode of each watched path
 MODULES = ("child", "wire", "zygote_mounts", "zygote")
 _PATIENCE = 5.0  # seconds for a queue to get shorter
 SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
@@ -105,7 +106,7 @@ class Template:
         self._sock = sock
         self._watch = -1
         self._changed: select.poll | None = None
-        self.seen: tuple[tuple[int, int], ...] | None = None
+        self.seen: Identities | None = None
         self.failure = ""
         self._holders = 0
         self._lock = threading.Lock()
@@ -117,6 +118,8 @@ class Template:
                 body, fds = wire.read(self._sock, wire.DONT_WAIT)
             except BlockingIOError:
                 return
+            except ConnectionResetError:  # as in NativeBox.look
+                continue
             except OSError as error:
                 self.failure = str(error.strerror)
                 return
@@ -137,13 +140,14 @@ class Template:
         """Whether nobody has removed one of its mounts from outside, as replacing a file that is guarded does."""
         return self._changed is None or not self._changed.poll(0)
 
-    def ask(self, theirs: int, groups: Sequence[int], expected: tuple[tuple[int, int], ...] | None) -> None:
-        """Ask for one box on that socket. `expected`: what the host has at the watched paths now, where `seen` is not known.
+    def ask(self, theirs: int, groups: Sequence[int], expected: Identities | None, spare: bool) -> None:
+        """Ask for one box on that socket. `expected`: what the host has at the watched paths now, where `seen` is not known;
+        `spare`: no command waits for it.
 
         Raises IsolationError when the template is gone or choked.
         """
         try:
-            send(self._sock, (expected,), (theirs, *groups))
+            send(self._sock, (expected, spare), (theirs, *groups))
         except OSError as error:
             self.look()
             raise IsolationError(f"the sandbox could not be built: {self.failure or error.strerror}") from error
