@@ -41,8 +41,8 @@ class Daemon:
         return len(os.listdir(f"/proc/{self.pid}/fd"))
 
     def mounts(self) -> int:
-        """That it sees."""
-        return Path(f"/proc/{self.pid}/mountinfo").read_text().count("\n")
+        """That it sees, of or at anything of its own: others may mount what they like meanwhile."""
+        return Path(f"/proc/{self.pid}/mountinfo").read_text().count(str(self.home))
 
     def files(self, folder: str) -> dict[str, int]:
         """The files below a folder of its state directory, and their bytes."""
