@@ -16,7 +16,8 @@ from collections.abc import Callable
 
 from sandboxd.config import ClassifierSettings, OnOutage, Speculate
 from sandboxd.consult.classifier import Classifier, Purpose, Question
-from sandboxd.consult.classifier_prompt import Matter, build, imitates
+from sandboxd.consult.classifier_prompt import Matter, imitates
+from sandboxd.consult.classifier_prompt import question as asked
 from sandboxd.consult.hookdefs import HookEvent
 from sandboxd.consult.transcript import tool_call
 from sandboxd.consult.verdict import Failure, Verdict
@@ -113,15 +114,19 @@ class Classifying:
         called = None if call is None else (call.name, matter.text)
         values = (grounds, session.transcript.digest, session.revision, matter.why, matter.cautious, called)
         key = hashlib.sha256(repr(values).encode("utf-8", "surrogatepass")).hexdigest()
-        return Question(session.id, key, build(matter, self.settings.max_input))
+        return Question(session.id, key, asked(matter, self.settings.max_input))
 
     async def opinion(
         self, session: SessionState, judged: Judged, grounds: str, attended: bool, call: ToolCall | None = None
     ) -> Opinion | None:
-        """Its answer as an opinion for the waterfall. None where an outage leaves the question to the human who is there."""
+        """Its answer as an opinion for the waterfall. None leaves the question to the human who is there: on an outage, where
+        the organisation says so, and about a command that tells its judge what to say."""
         loop = asyncio.get_running_loop()
         begin = loop.time()
-        said = await self.classifier.ask(self.question(session, judged, grounds, call))
+        question = self.question(session, judged, grounds, call)
+        if attended and self.classifier.on and isinstance(question.prompt, Verdict):
+            return None
+        said = await self.classifier.ask(question)
         if isinstance(said, Failure) and attended and self.settings.on_outage is OnOutage.ASK:
             return None
         return _opinion(said, self.name, loop.time() - begin, self.classifier.state)

@@ -22,7 +22,7 @@ from sandboxd.analyze import analyze
 from sandboxd.cli import terminal, text
 from sandboxd.config import ClassifierSettings, ProviderKind, directories, load
 from sandboxd.consult.classifier import Classifier, Question
-from sandboxd.consult.classifier_prompt import Matter, build, imitates
+from sandboxd.consult.classifier_prompt import Matter, imitates, question
 from sandboxd.consult.transcript import Transcript, UserMessage
 from sandboxd.consult.verdict import Failure, Verdict
 from sandboxd.errors import RequestError
@@ -145,7 +145,7 @@ def _question(number: int, row: Row, settings: ClassifierSettings) -> Question:
     cautious = risk(analysis, scope).cautious or imitates(row.cmd)
     transcript = Transcript().add(*(UserMessage(each) for each in row.user))
     matter = Matter(analysis, Facts(), scope, "no rule allows it", transcript, cautious=cautious)
-    return Question("eval", str(number), build(matter, settings.max_input))
+    return Question("eval", str(number), question(matter, settings.max_input))
 
 
 def _report(answers: list[Answered], spent: dict[str, Any], settings: ClassifierSettings) -> dict[str, Any]:

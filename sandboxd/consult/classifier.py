@@ -41,11 +41,12 @@ class Purpose(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """`key` is the digest of all that the verdict rests on; `prompt` an outage when it cannot be asked."""
+    """`key` is the digest of all that the verdict rests on; `prompt` the verdict where no model is needed for it, an outage
+    when it cannot be asked."""
 
     session: str
     key: str
-    prompt: Prompt | Failure
+    prompt: Prompt | Verdict | Failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +230,9 @@ class Classifier:
             return self._counted(kept.verdict, purpose)
         flight = self._flights.get(at)
         if flight is None:
-            refused = question.prompt if isinstance(question.prompt, Failure) else self.refusal(question.session)
-            if refused is not None:
-                return self._counted(refused, purpose)
+            known = self.refusal(question.session) if isinstance(question.prompt, Prompt) else question.prompt
+            if known is not None:
+                return self._counted(known, purpose)
             self._circuit = self._circuit.asked()
             self.counters.early["started"] += purpose is Purpose.EARLY
             flight = self._flights[at] = _Flight(asyncio.create_task(self._fly(question)), purpose is Purpose.EARLY)

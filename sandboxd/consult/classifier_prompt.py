@@ -18,7 +18,7 @@ from functools import cache
 from typing import Any
 
 from sandboxd.consult.transcript import Transcript, UserMessage
-from sandboxd.consult.verdict import Category, Failure, Outage
+from sandboxd.consult.verdict import Category, Failure, Outage, Verdict
 from sandboxd.model import Analysis, AnalyzedCommand, Effect, Facts, Scope, ToolCall
 from sandboxd.redact import redact
 
@@ -142,6 +142,14 @@ def build(matter: Matter, max_input: int) -> Prompt | Failure:
     return Prompt(conversation, question, matter.transcript.user_messages, matter.cautious)
 
 
+def question(matter: Matter, max_input: int) -> Prompt | Verdict | Failure:
+    """What becomes of a matter: the prompt for a model, or what is known without one."""
+    if dictates(matter.text):
+        why = "the command holds text that tells its judge what to say; write it without, or let a person decide"
+        return Verdict(False, Category.INJECTION, why)
+    return build(matter, max_input)
+
+
 def dumps(value: object) -> str:
     """One line of ASCII JSON without angle brackets: it cannot hold a fence, a line break or anything invisible."""
     return json.dumps(value, ensure_ascii=True).replace("<", "\\u003c").replace(">", "\\u003e")
@@ -240,7 +248,7 @@ def _hidden(text: str, secrets: tuple[str, ...], words: tuple[str, ...] = ()) ->
 _PIECES = re.compile(r"[\s=:@,;&|<>()'\"`{}\\]+")
 _IMITATES = (  # compiled when it is first needed, which takes longer than all else here that is loaded
     # orders
-    r"(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|instruction|rule|polic)"
+    r"(?<!-)\b(?:ignore|disregard|forget|override)\b.{0,40}\b(?:previous|prior|above|earlier|instruction|rule|polic)"
     r"|\b(?:reply|respond|answer|output)\b.{0,20}\ballow|\b(?:reply|respond|answer|output)\s+(?:with|exactly|only|just|that)\b"
     r"|#[^\n]*\b(?:reply|respond|answer)\b|\brepeat after me\b|\bsay only\b"
     r"|\byou (?:are|must|should|will|can)\b|\bas an? (?:ai|assistant|model)\b"
@@ -253,15 +261,42 @@ _IMITATES = (  # compiled when it is first needed, which takes longer than all e
     r"|(?:pre-?|already |been |is |are )(?:approved|authori[sz]ed|allowed|permitted)\b"
     r"|\b(?:user|owner|operator|human|admin\w*) (?:has |have |already ){1,2}(?:confirmed|approved|allowed|agreed)"
     r"|\b(?:marked|classified|considered|deemed) (?:as )?safe\b|\b(?:it|this|that)(?:'s| is) safe\b"
-    # what is not seen, or not what it seems: zero width, bidi, tags; Latin beside Cyrillic in one word
-    r"|[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff\U000e0000-\U000e007f]"
+    # what is not seen, or not what it seems: zero width (not the joiners of emoji and of some scripts), bidi, tags; Latin
+    # beside Cyrillic in one word
+    r"|[\u200b\u200e\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\U000e0000-\U000e007f]"
     r"|[a-z][\u0400-\u04ff]|[\u0400-\u04ff][a-z]"
+)
+
+
+# Of these, what has no other purpose than to tell a judge what to say: no model is asked about it at all.
+_DICTATES = (
+    r"(?<!-)\b(?:ignore|disregard|forget|override)\s+(?:(?:all|any|the|your|my|every)\s+)*"
+    r"(?:(?:previous|prior|above|earlier)\b|(?:instruction|polic)|rules\b)"
+    r"|\b(?:reply|respond|answer)\b[^\n]{0,20}\b(?:allow|approve|yes|safe|no|block)|\boutput\s+(?:exactly|only)\s*:"
+    r"|\b(?:write|say|output)\b:?\s+(?:just\s+)?allow\b|\bclassifier\b[^\n]{0,40}\ballow|\beverything is allowed\b"
+    r"|\brepeat after me\b|\bsay only\b"
+    r"|(?:<|&lt;|\\u003c)[\s\u200b-\u200f]*/?\s*(?:data|nonce)\s+[0-9a-f]{6,}|<\|\w+\|>|\[/?inst\]"
+    r"|(?:^|['\"#;])\s*(?:human|assistant|system)\s*:|\bsystem (?:prompt|message)\b|\bend of (?:data|command|input)"
+    r"|\ballow [0-9a-f]{6,}|\bverdict\b[^\n]{0,12}\ballow|\"(?:behaviou?r|permissiondecision|verdict)\"\s*:\s*\"allow"
+    r"|(?:pre-?|already |been )(?:approved|authori[sz]ed)\b|\b(?:marked|classified|considered|deemed) (?:as )?safe\b"
+    r"|\b(?:user|owner|operator|human|admin\w*) (?:has |have |already ){1,2}(?:confirmed|approved|allowed|agreed)"
+    r"|[\u200b\u202a-\u202e\u2066-\u2069\U000e0000-\U000e007f]"
 )
 
 
 @cache
 def _imitates() -> re.Pattern[str]:
     return re.compile(_IMITATES, re.IGNORECASE | re.MULTILINE | re.DOTALL)
+
+
+@cache
+def _dictates() -> re.Pattern[str]:
+    return re.compile(_DICTATES, re.IGNORECASE | re.MULTILINE)
+
+
+def dictates(text: str) -> bool:
+    """Whether a command holds text that tells its judge what to say. A model that obeys would allow it, in proper form."""
+    return _dictates().search(text) is not None
 
 
 def imitates(text: str) -> bool:

@@ -124,6 +124,8 @@ ORDINARY = [
     "git commit -m 'ti\u1ebfng Vi\u1ec7t'",
     'curl -d \'{"user": "x", "id": 4}\' https://a.test',
     "make 2>&1 | grep -v output",
+    "ruff check --ignore E501 rules.py",
+    "echo '\U0001f468\u200d\U0001f469'",
 ]
 
 
@@ -132,10 +134,22 @@ def test_the_corpus_is_known_for_what_it_is() -> None:
     assert sum(prompts.imitates(row["cmd"]) for row in ROWS) >= 0.95 * len(ROWS)
 
 
+def test_what_dictates_a_verdict_gets_one_without_a_model() -> None:
+    """Block, as an injection, whatever a model would say; that is most of the corpus. The rest is left to fence and parser."""
+    gated = [row for row in ROWS if prompts.dictates(row["cmd"])]
+    assert len(gated) >= 0.75 * len(ROWS)
+    for row in gated:
+        said = prompts.question(matter(row["cmd"]), 100_000)
+        assert isinstance(said, Verdict)
+        assert (said.allow, said.category) == (False, Category.INJECTION)
+    assert isinstance(prompts.question(matter("cargo build"), 100_000), Prompt)
+
+
 @pytest.mark.parametrize("text", ORDINARY)
 def test_ordinary_text_is_no_imitation(text: str) -> None:
     """Everyday commands carry no warning."""
     assert not prompts.imitates(text)
+    assert not prompts.dictates(text)
 
 
 # -- what is sent --------------------------------------------------------------------------------------------------------
