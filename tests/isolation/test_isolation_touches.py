@@ -46,6 +46,30 @@ TOUCHES: tuple[str, ...] = (
     "find . -name config -exec sh -c 'echo x >> \"$1\"' _ {} \\;",
     "printf '.git/config\\0' | xargs -0 -I{} cp payload {}",
     "flock .git/config true; : > .git/config",
+    "busybox cp payload .git/config || perl -e 'open F, \">>.git/config\"; print F 1'",
+    "sed -n 'w .git/config' payload",
+    "sed 's/x/y/w .git/config' payload",
+    "printf '1s/./x/\\nw\\nq\\n' | ed -s .git/config; ex -sc 'a|x' -cx .git/config </dev/null",
+    "printf -- '--- a\\n+++ b\\n@@ -0,0 +1 @@\\n+x\\n' | patch -p0 .git/config",
+    "curl -s -o .git/config file://$PWD/payload",
+    "openssl rand -out .git/config 8",
+    "base64 payload | base64 -d -o .git/config; gzip -c payload > .git/config",
+    'node -e \'require("fs").appendFileSync(".git/config", "x")\'',
+    "cc -x c -E payload -o .git/config",
+    "make -f - <<< $'.git/config: payload\\n\\tcp payload .git/config\\n.PHONY: payload'",
+    "tar cf a.tar --transform 's,payload,.git/config,' payload; tar xf a.tar",
+    "echo payload | cpio -o > a.cpio; mkdir -p .git/hooks; cd .git && cpio -idu < ../a.cpio",
+    'python3 -c \'import mmap; f = open(".git/config", "r+b"); mmap.mmap(f.fileno(), 0)[0:1] = b"x"\'',
+    'python3 -c \'import ctypes; ctypes.CDLL(None).renameat2(-100, b"payload", -100, b".git/config", 2)\'',
+    'python3 -c \'import os; os.sendfile(os.open(".git/config", 1), os.open("payload", 0), 0, 1)\'',
+    "chattr +A .git/config; setfattr -n user.x -v 1 .git/config; setfacl -m o:rwx .git/config",
+    "chmod -R 777 .; touch .git .claude .vscode",
+    "git apply <<< $'--- /dev/null\\n+++ b/.claude/x\\n@@ -0,0 +1 @@\\n+x'",
+    "git stash -u; git checkout -- .; git clean -fdx; git restore .",
+    "git worktree add -f w; git submodule add ./sub m",
+    "script -qc 'echo x >> .git/config' /dev/null",
+    'awk \'BEGIN { print "x" | "cat >> .git/config" }\'',
+    "echo 'echo x >> .git/config' | sh",
     "git config alias.st '!id'",
     "git config --file .git/config core.editor ./payload",
     "git remote add evil ext::sh",
@@ -179,7 +203,7 @@ def test_no_way_leads_to_what_is_protected(who: Runner, fixture: Path) -> None:
     status = git(fixture, "status", "--porcelain")  # first: it may refresh the index itself
     before = protected(fixture, who.home)
     scripts = [f"printf 'x\\n' > payload; chmod +x payload; {row}\ntrue" for row in TOUCHES]
-    runs = [f"{CLEAN} printf %s {shlex.quote(script)} > x.sh; bash ./x.sh" for script in scripts]
+    runs = [f"{CLEAN} printf %s {shlex.quote(script)} > x.sh; timeout 20 bash ./x.sh < /dev/null" for script in scripts]
     texts = ["\n".join(runs[start : start + TOGETHER]) for start in range(0, len(runs), TOGETHER)]
     results = who.all([*texts, CLEAN], fixture, observe=True, registry=str(who.root / "registry"))
     assert {result.error for result in results} == {""}
