@@ -14,7 +14,7 @@ from sandboxd import config as settings
 from sandboxd import daemon
 from sandboxd.client import AsyncClient
 from sandboxd.client import address as addresses
-from sandboxd.client.aio import OnAsk
+from sandboxd.client.asking import OnAsk
 
 
 @contextlib.asynccontextmanager

@@ -14,10 +14,13 @@
 `Client(on_ask=…)` is asked when a decision is ASK. `AsyncClient` is the same for asyncio.
 """
 
-from sandboxd.client.aio import Answer, Ask, AsyncClient, AsyncExecution, AsyncSession, SessionBatch
+from sandboxd.client.aio import AsyncClient
+from sandboxd.client.asking import Answer, Ask
 from sandboxd.client.batch import BatchEvent, BatchResult, BatchText, ExternalCancel, ExternalStart, Outcome
 from sandboxd.client.blocking import Batch, Client, Execution, Session
+from sandboxd.client.execution import AsyncExecution
 from sandboxd.client.figures import ClassifierInfo, ClassifierUsage
+from sandboxd.client.session import AsyncSession, SessionBatch
 from sandboxd.client.tools import Described
 from sandboxd.client.transcripts import ToolUse, UserMessage
 from sandboxd.client.values import (

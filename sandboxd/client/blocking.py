@@ -9,9 +9,13 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from sandboxd.client import aio, values
-from sandboxd.client.aio import Answer, Ask
+from sandboxd.client import values
+from sandboxd.client.aio import AsyncClient
+from sandboxd.client.asking import Answer, Ask, OnAsk
 from sandboxd.client.batch import BatchMessage, Outcome
+from sandboxd.client.connection import TIMEOUT
+from sandboxd.client.execution import MAX_OUTPUT, AsyncExecution
+from sandboxd.client.session import AsyncSession, SessionBatch
 from sandboxd.client.tools import Described, Format
 from sandboxd.client.transcripts import ToolUse, UserMessage
 from sandboxd.model import Behavior, Event, Mode, ModelText, Profile, Tool, WindowSize
@@ -36,10 +40,10 @@ class Client:
         *,
         admin: bool | None = None,
         on_ask: Callable[[Ask], Answer | bool] | None = None,
-        timeout: float = aio.TIMEOUT,
+        timeout: float = TIMEOUT,
     ) -> None:
         self._loop = asyncio.new_event_loop()
-        self._client = aio.AsyncClient(
+        self._client = AsyncClient(
             address, admin=admin, on_ask=None if on_ask is None else _in_this_thread(on_ask), timeout=timeout
         )
 
@@ -149,7 +153,7 @@ class Client:
 class Session:
     """A session; leaving `with` deletes it."""
 
-    def __init__(self, do: Any, session: aio.AsyncSession) -> None:
+    def __init__(self, do: Any, session: AsyncSession) -> None:
         self._do = do
         self._session = session
 
@@ -244,7 +248,7 @@ class Session:
 class Execution:
     """A started command: iterate over its events once, or `wait`. Leaving `with` lets go of it."""
 
-    def __init__(self, do: Any, execution: aio.AsyncExecution) -> None:
+    def __init__(self, do: Any, execution: AsyncExecution) -> None:
         self._do = do
         self._execution = execution
 
@@ -265,7 +269,7 @@ class Execution:
     def __iter__(self) -> Iterator[Event]:
         return _iterate(self._do, aiter(self._execution))
 
-    def wait(self, *, stdin: bytes | None = None, max_output: int = aio.MAX_OUTPUT) -> values.Run:
+    def wait(self, *, stdin: bytes | None = None, max_output: int = MAX_OUTPUT) -> values.Run:
         run: values.Run = self._do(self._execution.wait(stdin=stdin, max_output=max_output))
         return run
 
@@ -292,7 +296,7 @@ class Batch:
     messages run what may start and call `finished`; the commands of the batch run meanwhile.
     """
 
-    def __init__(self, do: Any, batch: aio.SessionBatch) -> None:
+    def __init__(self, do: Any, batch: SessionBatch) -> None:
         self._do = do
         self._batch = batch
 
@@ -349,7 +353,7 @@ def _iterate(do: Any, items: AsyncIterator[_T]) -> Iterator[_T]:
         do(items.aclose())  # type: ignore[attr-defined]  # all of ours are generators
 
 
-def _in_this_thread(on_ask: Callable[[Ask], Answer | bool]) -> aio.OnAsk:
+def _in_this_thread(on_ask: Callable[[Ask], Answer | bool]) -> OnAsk:
     """The loop serves this caller only, so a question may hold it: Ctrl-C then reaches whoever is being asked."""
 
     async def ask(question: Ask) -> Answer | bool:

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.client import AsyncClient
-from sandboxd.client.aio import AsyncSession
+from sandboxd.client import AsyncClient, AsyncSession
 from sandboxd.errors import NotFound
 from sandboxd.model import Behavior, Mode, Tool
 from sandboxd.sessions import Role

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 from google.protobuf.struct_pb2 import Struct
 
-from sandboxd.client import AsyncClient
-from sandboxd.client.aio import AsyncSession
+from sandboxd.client import AsyncClient, AsyncSession
 from sandboxd.errors import Forbidden, NotFound, RequestError
 from sandboxd.model import Behavior, Tool
 from sandboxd.sessions import Role

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from sandboxd.client import Answer, AsyncClient
-from sandboxd.client.aio import AsyncExecution
+from sandboxd.client import Answer, AsyncClient, AsyncExecution
 from sandboxd.client.values import Settled
 from sandboxd.errors import NotFound, RequestError
 from sandboxd.model import ApprovalNeeded, EndKind, Exited
