@@ -144,7 +144,7 @@ def build(matter: Matter, max_input: int) -> Prompt | Failure:
 
 def question(matter: Matter, max_input: int) -> Prompt | Verdict | Failure:
     """What becomes of a matter: the prompt for a model, or what is known without one."""
-    if dictates(matter.text):
+    if matter.call is None and dictates(matter.text):  # a tool may well take orders to another model: it is warned of
         why = "the command holds text that tells its judge what to say; write it without, or let a person decide"
         return Verdict(False, Category.INJECTION, why)
     return build(matter, max_input)
@@ -272,7 +272,7 @@ _IMITATES = (  # compiled when it is first needed, which takes longer than all e
 _DICTATES = (
     r"(?<!-)\b(?:ignore|disregard|forget|override)\s+(?:(?:all|any|the|your|my|every)\s+)*"
     r"(?:(?:previous|prior|above|earlier)\b|(?:instruction|polic)|rules\b)"
-    r"|\b(?:reply|respond|answer)\b[^\n]{0,20}\b(?:allow|approve|yes|safe|no|block)|\boutput\s+(?:exactly|only)\s*:"
+    r"|\b(?:reply|respond|answer)\b[^\n]{0,20}\b(?:allow|approve)|\boutput\s+(?:exactly|only)\s*:"
     r"|\b(?:write|say|output)\b:?\s+(?:just\s+)?allow\b|\bclassifier\b[^\n]{0,40}\ballow|\beverything is allowed\b"
     r"|\brepeat after me\b|\bsay only\b"
     r"|(?:<|&lt;|\\u003c)[\s\u200b-\u200f]*/?\s*(?:data|nonce)\s+[0-9a-f]{6,}|<\|\w+\|>|\[/?inst\]"
