@@ -71,6 +71,7 @@ class Guard(grpc.aio.ServerInterceptor):
 
     def __init__(self, role: Role) -> None:
         self._role = role
+        self._made: dict[str, tuple[Any, Any]] = {}  # method -> its handler, and that as it is guarded
 
     async def intercept_service(
         self,
@@ -81,6 +82,13 @@ class Guard(grpc.aio.ServerInterceptor):
         if handler is None:
             return None  # gRPC answers UNIMPLEMENTED
         method = str(handler_call_details.method)
+        known, guarded = self._made.get(method, (None, None))
+        if known is not handler:
+            guarded = self._guarded(method, handler)
+            self._made[method] = handler, guarded
+        return guarded
+
+    def _guarded(self, method: str, handler: Any) -> Any:
         if handler.response_streaming:
             make = grpc.stream_stream_rpc_method_handler if handler.request_streaming else grpc.unary_stream_rpc_method_handler
             behavior = self._streaming(method, handler.stream_stream or handler.unary_stream)
