@@ -5,7 +5,7 @@ One file an execution, mode 0600, made at the first byte of output. It holds fra
 sequence number, stream, byte offset in the stream, seconds since the start) and the payload. A frame is whole or absent:
 a write that the disk cuts short is cut away again, and from then on the spool is full.
 
-Writes land in the page cache and are made on the event loop's thread; the cost is a copy of at most 64 KiB.
+Writes land in the page cache and are made on the event loop's thread; the cost is a copy of one chunk.
 """
 
 from __future__ import annotations
