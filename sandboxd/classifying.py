@@ -14,7 +14,7 @@ import dataclasses
 import hashlib
 from collections.abc import Callable
 
-from sandboxd.config import ClassifierSettings, OnOutage, Speculate
+from sandboxd.config import ClassifierSettings, OnOutage, ProviderKind, Speculate
 from sandboxd.consult.classifier import Classifier, Purpose, Question
 from sandboxd.consult.classifier_prompt import Matter, imitates
 from sandboxd.consult.classifier_prompt import question as asked
@@ -140,8 +140,14 @@ class Classifying:
 
     @property
     def name(self) -> str:
+        """Who answers: the model, or the program; "" where nobody does."""
         settings = self.settings
-        return settings.command[0].rsplit("/", 1)[-1] if settings.command and not settings.model else settings.model
+        match settings.provider:
+            case ProviderKind.ANTHROPIC:
+                return settings.model
+            case ProviderKind.COMMAND:
+                return settings.command[0].rsplit("/", 1)[-1]
+        return ""
 
     def _goes_out(self, judged: Judged) -> bool:
         """Whether a question is sent before it is known to be needed."""

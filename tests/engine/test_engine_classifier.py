@@ -99,7 +99,7 @@ async def test_the_classifier_decides_what_rules_leave_open(house: House, judge:
     judge.says("block")
     result, decision = await decided(house, "python3 -c 'print(2)'", auto(house))
     assert (result.end, decision.reason) == (EndKind.DENIED, "classifier.denied")
-    assert "destructive: it says so" in decision.message
+    assert "classifier `judge`: destructive: it says so" in decision.message
     assert (judge.counters.allowed, judge.counters.denied) == (1, 1)
 
 
