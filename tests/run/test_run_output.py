@@ -16,7 +16,7 @@ from sandboxd.errors import NotFound
 from sandboxd.model import EndKind, Event, Exited, Gap, Output, Result, Stream
 from sandboxd.run.execution import TAIL, WINDOW, Execution
 from sandboxd.run.spool import HEADER, INDEX_EVERY, Spool
-from sandboxd.run.streams import CHUNK, PIPE
+from sandboxd.run.streams import CHUNK, PIPE, Pump
 
 from .conftest import Runner, gather_events, output, until
 
@@ -99,19 +99,31 @@ class TestBounds:
         assert len(chunks) < 400
         assert max(len(chunk.data) for chunk in chunks) <= CHUNK
 
-    async def test_streams_keep_their_order(self, runner: Runner) -> None:
-        """What is written to one stream and then to the other is handed on in that order, line by line as it comes."""
-        text = "for i in 1 2 3 4 5 6; do echo out; read -t 0.02 x; echo err >&2; read -t 0.02 x; done"
-        execution = runner.make()
-        task = asyncio.create_task(runner.run(execution, text, stdin=True))
+    async def test_streams_keep_their_order(self) -> None:
+        """What a resting stream holds when another one has something is handed on before that."""
         seen: list[bytes] = []
-        async for event in execution.events():
-            if isinstance(event, Output):
-                seen += event.data.splitlines()
-            if len(seen) == 12:
-                break
-        await task
-        assert seen == [b"out", b"err"] * 6
+        (out, out_end), (err, err_end) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        pump = Pump(asyncio.get_running_loop(), lambda _, data: seen.append(data))
+        for fd, stream in ((out, Stream.STDOUT), (err, Stream.STDERR)):
+            os.set_blocking(fd, False)
+            pump.add(fd, stream)
+
+        async def seen_so_far(count: int) -> list[bytes]:
+            async with asyncio.timeout(30):
+                while len(seen) < count:  # noqa: ASYNC110  no event tells of it
+                    await asyncio.sleep(0)
+            return seen
+
+        try:
+            os.write(out_end, b"one")
+            assert await seen_so_far(1) == [b"one"]
+            os.write(out_end, b"two")
+            os.write(err_end, b"three")
+            assert await seen_so_far(3) == [b"one", b"two", b"three"]
+        finally:
+            pump.close()
+            os.close(out_end)
+            os.close(err_end)
 
     async def test_drops_wake_nobody_for_each(self, runner: Runner) -> None:
         """A program that writes line by line without a pause is read by the clock: many lines a chunk, none held for long."""
