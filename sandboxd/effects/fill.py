@@ -160,6 +160,9 @@ class _Filling:
             call.sends = True
         elif name in ("path.into", "path.into_tree", "path.link"):
             self._into(role, word, because, span)
+        elif name == "path.mirror":
+            self._into(ROLES["path.into_tree"], word, because, span)
+            call.path(role, word, because, span)
         elif role.path:
             if name == "path.send":
                 call.sends = True

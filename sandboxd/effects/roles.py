@@ -56,6 +56,7 @@ _ROLES = (
     Role("path.rename", _DELETE, Act.RENAME),
     Role("path.into", _WRITE, Act.WRITE),
     Role("path.into_tree", _WRITE, Act.WRITE, recursive=True),
+    Role("path.mirror", _DELETE, Act.DELETE, recursive=True, code="mirror"),
     Role("path.link", _WRITE, Act.LINK),
     Role("path.linked", _READ, quiet=True),
     Role("path.extract", _WRITE, Act.EXTRACT, recursive=True),

@@ -52,6 +52,7 @@ _ENTERS = frozenset(("cd.operand", "pushd.operand"))
 _SYMBOLIC = re.compile(r"--symbolic|-[a-zA-Z]*s[a-zA-Z]*")
 _ROOTS = frozenset(("/", "/*", "~", "~/", "~/*"))
 # Effects that are git's own ordinary writes (see programs.GIT for those that are not).
+_MIRROR = "mirror"  # a tree is made like another one
 _GIT_OWN = ("git.write", "git.worktree")
 
 
@@ -188,6 +189,10 @@ class _Look:
         if effect.kind is EffectKind.DELETE and tree:
             judge = killswitch.catastrophic_pattern if effect.pattern else killswitch.catastrophic_target
             why = judge(target, scope.home, scope.workspace)
+            if why is not None and effect.code == _MIRROR:
+                text = f"it deletes in {why} (`{target}`) whatever its source does not hold"
+                self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
+                return
             if why is not None:
                 verb = "moves" if effect.act is Act.RENAME else "deletes"
                 self.catastrophes.append(Finding("catastrophe.tree", f"it {verb} {why} (`{target}`)", command, effect))
@@ -215,6 +220,8 @@ class _Look:
             name = killswitch.covers_protected(target, self.scope.home)
         if name is None and effect.kind is EffectKind.DELETE and effect.recursive and not effect.pattern:
             name = killswitch.covers_protected(target, self.scope.home)
+            if name is None and effect.code == _MIRROR:  # not `rm -rf`, which says what it deletes
+                name = next((path for path in self.facts.protected if is_within(path, target)), None)
         if name is None and self.links:
             led = (name for link, (name, maker) in self.links.items() if maker is not command and is_within(target, link))
             name = next(led, None)

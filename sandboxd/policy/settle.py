@@ -83,7 +83,7 @@ class _Settling:
             reason,
             explain.allowed(case.inputs, step.id, answer.hits, seen, opinion),
             protected=case.protected,
-            promise=promise,
+            promise=promise and not case.inputs.unsandboxed,
             evidence=seen,
             grants=opened,
             trace=self.trace,

@@ -138,6 +138,16 @@ def test_destination_that_may_be_a_directory() -> None:
     assert _bypass("cp vendor/.npmrc ~").step == "1g"
 
 
+def test_a_mirrored_tree_loses_what_is_protected_in_it() -> None:
+    """`rsync --delete` deletes what its source lacks, so a protected file below its destination is touched; `rm -rf` names
+    what it deletes."""
+    there = Facts(True, protected=(f"{WORKSPACE}/site/.npmrc",))
+    assert _bypass("rsync -a --delete dist/ site/", facts=there).step == "1g"
+    assert _bypass("rsync -a --delete dist/ public/", facts=there).step == "2a"
+    assert _bypass("rsync -a dist/ site/", facts=there).step == "2a"
+    assert _bypass("rm -rf site", facts=there).step == "2a"
+
+
 def test_unsandboxed() -> None:
     """Leaving the sandbox on request asks a human; a profile that says `none` was a human's word already."""
     given = analysis(command("ls", effect(EffectKind.READ, WORKSPACE)))
