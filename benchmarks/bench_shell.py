@@ -17,10 +17,10 @@ import bashlex
 
 from benchmarks.measure import Case, Measured, sample
 from sandboxd.shell import grammar
+from sandboxd.shell.functions import all_frames
 from sandboxd.shell.lexer import Budget
 from sandboxd.shell.reader import Reader
 from sandboxd.shell.script import parse
-from sandboxd.shell.walk import all_frames
 
 CORPUS = Path(__file__).parent.parent / "tests" / "corpus" / "shell_agent.jsonl"
 

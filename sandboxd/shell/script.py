@@ -41,7 +41,7 @@ def parse(text: str) -> Script:
         return _unparsed(text, error.code, Span(0, len(text)), error.detail)
     except Exception as error:  # a defect here must become neither a looser answer nor an exception
         return _unparsed(text, "unparsed.internal", Span(0, len(text)), type(error).__name__)
-    return Script(text, tuple(walker.out), None, tuple(walker.functions), walker.changes_cwd)
+    return Script(text, tuple(walker.out), None, tuple(walker.functions.changes), walker.changes_cwd)
 
 
 def _gate(text: str) -> Unparsed | None:

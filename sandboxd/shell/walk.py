@@ -8,21 +8,20 @@ a path that never arrives (`exit`). A loop's body starts with everything forgott
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
-from sandboxd.model.shell import Assignment, CommandKind, Note, PartKind, Redirect, RedirectOp, Span, Subcommand, Word, WordFlag
+from sandboxd.model.shell import Assignment, CommandKind, Note, Redirect, RedirectOp, Span, Subcommand, Word, WordFlag
 from sandboxd.shell import builtins, grammar
-from sandboxd.shell.builtins import ANYTHING, HANDLERS, NOTHING, Change
+from sandboxd.shell.builtins import HANDLERS
+from sandboxd.shell.changes import CHANGING, apply, changes, move, settled
 from sandboxd.shell.frames import Frame, Slot
-from sandboxd.shell.grammar import FOR, FUNCTION, GROUP, IF, LIST, LOOP, PIPE, SIMPLE, SUBSHELL, GrammarError, Node
+from sandboxd.shell.functions import START, Functions
+from sandboxd.shell.grammar import FUNCTION, GROUP, IF, LIST, LOOP, PIPE, SIMPLE, SUBSHELL, GrammarError, Node
 from sandboxd.shell.state import State, Values, join
 
 States = tuple[State | None, State | None]
 
-_START = ("",)
 _EXIT_CODE = re.compile(r"[0-9]{1,3}\Z")
 _NAMES = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_HAS_FUNCTION = re.compile(r"\bf[0-9]")
 
 
 class Context:
@@ -66,70 +65,17 @@ class Walker:
 
     def __init__(self) -> None:
         self.out: list[Subcommand] = []
-        self.functions: dict[str, Change] = {}
         self.changes_cwd = False
         self._pipelines = 0
         self._lost = State({}, None, None, splits=False, lost=True)
-        self._function_state = self._lost
-        self._calls: dict[str, list[tuple[str, bool]]] = {}  # function -> (function called, whether beside itself)
-        self._called: list[tuple[int, str]] = []  # index in `out` of each call of a function
+        self.functions = Functions(self._lost)
 
     def run(self, frame: Frame) -> None:
-        state = State({}, _START)
-        if any(_HAS_FUNCTION.search(shape) for shape, _ in frame.statements) or _nests_function(frame):
-            self._learn_functions(frame)
-        self._frame(frame, state, Context())
-        if self._called:
-            self._mark_bombs()
-
-    # --- functions -----------------------------------------------------------------------------------------------
-
-    def _learn_functions(self, frame: Frame) -> None:
-        """What the functions of the text change, before any of it is walked: a call may come before the definition."""
-        definitions: list[tuple[str, Node, list[Slot]]] = []
-        moves = False
-        for one in all_frames(frame):
-            for shape, items in one.statements:
-                node = grammar.tree(shape)
-                _definitions(node, items, definitions)
-        for name, _, _ in definitions:
-            self.functions[name] = NOTHING
-        total = NOTHING
-        for name, body, items in definitions:
-            total = _merge(total, self._changes(body, items))
-            if name in HANDLERS:
-                total = ANYTHING
-        for name in self.functions:
-            self.functions[name] = total
-        # A function can be called from inside any subshell, so every `cd` of the text counts, wherever it stands.
-        for one in all_frames(frame):
-            for _, items in one.statements:
-                changes = [self._slot_changes(slot) for slot in items]
-                moves = moves or any(change.moves or change.everything for change in changes)
-        self._function_state = State({}, None if moves or total.everything else _START, None)
-
-    def _mark_bombs(self) -> None:
-        bombs = {name for name in self.functions if self._is_bomb(name)}
-        for index, name in self._called:
-            command = self.out[index]
-            if name in bombs:
-                note = Note("shell.fork_bomb", command.span, name)
-                self.out[index] = _with_notes(command, (*command.notes, note))
-
-    def _is_bomb(self, name: str) -> bool:
-        """Whether `name` reaches itself through calls of which one runs beside its caller."""
-        todo = [(name, False)]
-        seen: set[tuple[str, bool]] = set()
-        while todo:
-            at, forked = todo.pop()
-            for target, beside in self._calls.get(at, ()):
-                step = (target, forked or beside)
-                if target == name and step[1]:
-                    return True
-                if step not in seen:
-                    seen.add(step)
-                    todo.append(step)
-        return False
+        self.functions.learn(frame)
+        self._frame(frame, State({}, START), Context())
+        for number, name in self.functions.bombs():
+            command = self.out[number]
+            self.out[number] = _with_notes(command, (*command.notes, Note("shell.fork_bomb", command.span, name)))
 
     # --- nodes ---------------------------------------------------------------------------------------------------
 
@@ -234,9 +180,9 @@ class Walker:
         return after, after
 
     def _loop(self, node: Node, items: list[Slot], state: State, context: Context, operator: str) -> States:
-        changes = self._changes(node, items)
-        entry = self._apply(changes, state)
-        if changes.moves:
+        change = changes(node, items, self.functions.changes)
+        entry = apply(change, state)
+        if change.moves:
             entry = entry.at(None, None)
         if node[0] == LOOP:
             ok, _ = self._walk(node[1], items, entry, context, operator)
@@ -246,7 +192,7 @@ class Walker:
         slot = items[node[2]]
         self._check((node[1],), items)
         self._check((node[2],), items)
-        state = _settled(slot.words, state)
+        state = settled(slot.words, state)
         self._nested(slot.frames, state, context)
         words = tuple([state.resolve(word) for word in slot.words])
         self._emit(slot, words, context, operator, state, name)
@@ -270,7 +216,7 @@ class Walker:
             )
         inner = context.inside(function=slot.name)
         inner.piped_in = inner.piped_out = False
-        self._walk(node[2], items, self._function_state, inner, "")
+        self._walk(node[2], items, self.functions.entry, inner, "")
 
     def _compound_redirects(self, indexes: tuple[int, ...], items: list[Slot], state: State, context: Context, op: str) -> None:
         slot = self._check(indexes, items)
@@ -324,11 +270,11 @@ class Walker:
         if slot.role == "nothing":
             return state, state
         if slot.frames:
-            self._nested(slot.frames, _settled(slot.words, state), context)
+            self._nested(slot.frames, settled(slot.words, state), context)
         if not (slot.assignments or slot.redirects or slot.notes) and slot.kind is CommandKind.SIMPLE:
             return self._command(slot, state, context, operator)
         if slot.redirect_frames:
-            around = _settled([redirect.target for redirect in slot.redirects], _settled(slot.words, state))
+            around = settled([redirect.target for redirect in slot.redirects], settled(slot.words, state))
             self._nested(slot.redirect_frames, around.forget(tuple([a.name for a in slot.assignments])), context)
         return self._command(slot, state, context, operator)
 
@@ -366,7 +312,7 @@ class Walker:
                     note("shell.evaluates", "")
                 if isinstance(redirect.fd, str):
                     after = after.forget((redirect.fd,))
-                if redirect.target.flags & _CHANGING:
+                if redirect.target.flags & CHANGING:
                     after = after.forget_all()
         if slot.assignments:
             assignments, after = self._assign(slot, after, context, note)
@@ -375,7 +321,7 @@ class Walker:
                 after = before.forget(tuple([assignment.name for assignment in slot.assignments]))
             result = self._effect(words, after, context, note, slot)
         elif slot.kind is CommandKind.TEST:
-            after = self._apply(builtins.condition(words, note), after)
+            after = apply(builtins.condition(words, note), after)
             result = (after, after)
         elif slot.kind is CommandKind.ARITHMETIC:
             if slot.words[1].flags:
@@ -434,7 +380,7 @@ class Walker:
             value = assignment.value
             if index in frames:
                 words = assignment.elements if value is None else (value,)
-                around = _settled(words, state)
+                around = settled(words, state)
                 if slot.words:
                     # What stands in front of a command is not seen by the substitutions of what follows it there.
                     around = around.forget(tuple([one.name for one in out]))
@@ -443,14 +389,14 @@ class Walker:
                 builtins.environment(assignment.name, note)
             if value is None:
                 elements = tuple([state.resolve(word) for word in assignment.elements])
-                if any(word.flags & _CHANGING for word in elements):
+                if any(word.flags & CHANGING for word in elements):
                     note("shell.evaluates", assignment.name)
                     state = state.forget_all()
                 out.append(Assignment(assignment.name, None, assignment.span, assignment.append, None, elements))
                 state = state.pin(frozenset((assignment.name,)))
                 continue
             value = state.resolve(value)
-            if value.flags & _CHANGING:
+            if value.flags & CHANGING:
                 if WordFlag.EVALUATES in value.flags:
                     note("shell.evaluates", assignment.name)
                 state = state.forget_all()
@@ -484,17 +430,14 @@ class Walker:
     def _named(
         self, first: Word, name: str, words: tuple[Word, ...], state: State, context: Context, note: builtins.Noter, slot: Slot
     ) -> States:
-        if name in self.functions:
+        if name in self.functions.changes:
             note("shell.function_shadows", name)
             beside = context.piped_in or context.piped_out or context.background or context.depth > 0
-            if context.function:
-                self._calls.setdefault(context.function, []).append((name, beside))
-            else:
-                self._called.append((len(self.out), name))
-            change = self.functions[name]
+            self.functions.call(name, context.function, beside, len(self.out))
+            change = self.functions.changes[name]
             if change.moves and context.top:
                 self.changes_cwd = True
-            after = self._apply(change, state)
+            after = apply(change, state)
             if change.moves:
                 after = after.at(None, None)
             return after, after
@@ -519,108 +462,14 @@ class Walker:
             if context.top:
                 self.changes_cwd = True
             if not change.everything:
-                moved = _move(name, rest, state)
+                moved = move(name, rest, state)
                 return moved.forget(change.names), state
-        after = self._apply(change, state)
-        if name == "exec" and rest:
-            return after, after
+        after = apply(change, state)
         return after, after
 
-    def _apply(self, change: Change, state: State) -> State:
-        if change is NOTHING:
-            return state
-        if change.everything:
-            return state.lose()
-        if change.all_names:
-            state = state.forget_all()
-        if change.pinned:
-            state = state.pin(change.pinned)
-        if change.names:
-            state = state.forget(change.names)
-        for name, word in change.assigned:
-            values = tuple([value.partition("=")[2] for value in word.values])
-            # `export x+=…` and tilde prefixes never get here: their words are not literal, or are left out.
-            state = state.assign(name, values)
-        return state
 
-    # --- what a construct may change, without walking it ---------------------------------------------------------
-
-    def _changes(self, node: Node, items: list[Slot]) -> Change:
-        kind = node[0]
-        if kind == SIMPLE:
-            return self._slot_changes(items[node[1][0]])
-        total = NOTHING
-        if kind == LIST:
-            for _, part in node[1]:
-                total = _merge(total, self._changes(part, items))
-            return total
-        if kind == PIPE:
-            for part in node[2]:
-                total = _merge(total, self._changes(part, items))
-            return total
-        if kind == FUNCTION:
-            return NOTHING
-        if kind == SUBSHELL:
-            # What happens inside stays inside, yet a descriptor variable or a default may be set by its redirects.
-            total = NOTHING
-        elif kind == FOR:
-            total = _merge(Change(frozenset((items[node[1]].name,))), self._slot_changes(items[node[2]]))
-            total = _merge(total, self._changes(node[3], items))
-        else:
-            for part in node[1:-1]:
-                if part is not None:
-                    total = _merge(total, self._changes(part, items))
-        if node[-1]:
-            total = _merge(total, self._slot_changes(items[node[-1][0]]))
-        return total
-
-    def _slot_changes(self, slot: Slot) -> Change:
-        total = NOTHING
-        names = {assignment.name for assignment in slot.assignments}
-        names.update(redirect.fd for redirect in slot.redirects if isinstance(redirect.fd, str))
-        words = [*slot.words, *[a.value for a in slot.assignments if a.value is not None]]
-        words.extend(word for a in slot.assignments for word in a.elements)
-        words.extend(redirect.target for redirect in slot.redirects)
-        if any(word.flags & _CHANGING for word in words):
-            total = Change(all_names=True)
-        if names:
-            total = _merge(total, Change(frozenset(names)))
-        if slot.kind is not CommandKind.SIMPLE or not slot.words or slot.role:
-            return total
-        arguments = tuple(slot.words)
-        first = arguments[0].value
-        if first in ("command", "builtin"):
-            index = builtins.command_name(arguments)
-            if index < 0:
-                return ANYTHING
-            arguments = arguments[index:]
-            if not arguments:
-                return total
-            first = arguments[0].value
-        if first is None:
-            return ANYTHING
-        if first in self.functions:
-            total = _merge(total, self.functions[first])
-        if first in HANDLERS:
-            total = _merge(total, HANDLERS[first](arguments[1:], _ignore))
-        return total
-
-
-_CHANGING = frozenset((WordFlag.EVALUATES, WordFlag.ASSIGNS))
 # Functions that bash calls by itself.
 _WATCHED = frozenset(("command_not_found_handle", "command", "builtin", "exit", "echo", "true", "false", "pwd", "kill", ":"))
-
-
-def _settled(words: Iterable[Word], state: State) -> State:
-    """The state that holds while these words are expanded: one of them may change what another sees."""
-    for word in words:
-        if word.flags & _CHANGING:
-            return state.forget_all()
-    return state
-
-
-def _ignore(code: str, detail: str) -> None:
-    """A noter for looking ahead: the walk itself will note it."""
 
 
 def _span(first: Span, last: Span) -> Span:
@@ -638,19 +487,6 @@ def _with_notes(command: Subcommand, notes: tuple[Note, ...]) -> Subcommand:
     )  # fmt: skip
 
 
-def _merge(a: Change, b: Change) -> Change:
-    """Both changes, in any order and any number of times: an assigned value is then only a changed name."""
-    if b is NOTHING and not a.assigned:
-        return a
-    return Change(
-        a.names | b.names,
-        a.pinned | b.pinned,
-        all_names=a.all_names or b.all_names,
-        everything=a.everything or b.everything,
-        moves=a.moves or b.moves,
-    )
-
-
 def _list_values(words: tuple[Word, ...]) -> Values | None:
     """The values of a loop variable over these words, when all are certain."""
     out: list[str] = []
@@ -659,77 +495,3 @@ def _list_values(words: tuple[Word, ...]) -> Values | None:
             return None
         out.extend(word.values)
     return tuple(dict.fromkeys(out)) or None
-
-
-def _move(name: str, words: tuple[Word, ...], state: State) -> State:
-    """`cd`, `pushd` and `popd` when they succeed."""
-    if words and words[0].value == "--":
-        words = words[1:]
-    if name == "popd":
-        if words or not state.stack:
-            return state.at(None, None)
-        return state.at(state.stack[-1], state.stack[:-1])
-    if name == "cd" and len(words) == 2 and words[0].value == "-L":
-        words = words[1:]
-    if name == "cd" and not words:
-        return state.at(state.moved(("~",)), state.stack)
-    if len(words) != 1 or (name == "pushd" and state.cwds is None):
-        return state.at(None, None if name == "pushd" else state.stack)
-    values = _directories(words[0])
-    if values is None:
-        return state.at(None, None if name == "pushd" else state.stack)
-    stack = state.stack
-    if name == "pushd":
-        stack = None if stack is None or state.cwds is None else (*stack, state.cwds)
-    return state.at(state.moved(values), stack)
-
-
-def _directories(word: Word) -> Values | None:
-    """The directories a word names: its values, or `~` with a literal rest; None when unknown or an option."""
-    values = word.values
-    if not values:
-        parts = word.parts
-        if parts[0].kind is not PartKind.TILDE or any(part.kind is not PartKind.LITERAL for part in parts[1:]):
-            return None
-        if parts[0].text not in ("~",):
-            return None
-        values = ("".join([part.text for part in parts]),)
-    elif any(value.startswith(("-", "+", "~")) for value in values):
-        return None
-    return values
-
-
-def _nests_function(frame: Frame) -> bool:
-    return any(_HAS_FUNCTION.search(shape) for one in all_frames(frame) if one is not frame for shape, _ in one.statements)
-
-
-def all_frames(frame: Frame) -> list[Frame]:
-    """The frame and all that stand in its words, however deep."""
-    out = [frame]
-    for one in out:
-        for _, items in one.statements:
-            for slot in dict.fromkeys(items):
-                out.extend(slot.frames)
-                out.extend(slot.redirect_frames)
-                for _, frames in slot.assignment_frames:
-                    out.extend(frames)
-    return out
-
-
-def _definitions(node: Node, items: list[Slot], out: list[tuple[str, Node, list[Slot]]]) -> None:
-    kind = node[0]
-    if kind == FUNCTION:
-        out.append((items[node[1]].name, node[2], items))
-        _definitions(node[2], items, out)
-    elif kind == LIST:
-        for _, part in node[1]:
-            _definitions(part, items, out)
-    elif kind == PIPE:
-        for part in node[2]:
-            _definitions(part, items, out)
-    elif kind == FOR:
-        _definitions(node[3], items, out)
-    elif kind != SIMPLE:
-        for part in node[1:-1]:
-            if part is not None:
-                _definitions(part, items, out)
