@@ -77,7 +77,11 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
         job.notes += vanished(ended.status, launch)
     if alone:
         job.notes += _move(session, ended)
-    return _result(ended, launch, enforcement, session.cwd, report)
+    result = _result(ended, launch, enforcement, session.cwd, report)
+    if result.promise_broken:
+        session.remember_broken(request.text, analysis.cwd)
+        job.notes.append("asked again, it is judged as a command that writes")
+    return result
 
 
 def _prepared(asked: PlanRequest, judged: Judged, notes: list[str], plans: Plans) -> tuple[LaunchPlan, aftermath.Watch | None]:

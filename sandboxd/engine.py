@@ -211,6 +211,7 @@ class Engine:
             tables=self.catalog.tables,
             more_path=search_path(profile, session.isolation)[len(SYSTEM_PATH) :],
             breaker_open=session.denials.open,
+            broke_promise=session.broke_promise(request.text, cwd),
         )
 
     def _use_question(self, use: Use) -> Question:
@@ -344,7 +345,8 @@ class Engine:
             decision = judged.decision
             if decision.behavior is not Behavior.ALLOW:
                 return await self._denied(job, judged, decision)
-            alone = judged.analysis.changes_cwd or not judged.analysis.concurrency_safe
+            analysis = judged.analysis
+            alone = analysis.changes_cwd or not analysis.concurrency_safe or judged.inputs.broke_promise
             waiting = time.monotonic()
             if job.place is not None:
                 await job.place.open.wait()

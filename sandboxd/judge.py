@@ -57,6 +57,7 @@ class Question:
     tables: Tables = TABLES
     more_path: tuple[str, ...] = ()  # what profile and session add to PATH
     breaker_open: bool = False
+    broke_promise: bool = False  # this text tried to write here when it ran under the read-only promise
     call: ToolCall | None = None  # the use of a tool that is not a shell; `text` is how it is shown then
     host_tmp: str = ""  # the session's temporary directory as the front-end sees it, which runs such a tool
 
@@ -142,6 +143,7 @@ def judge(question: Question, opinions: tuple[Opinion, ...] = ()) -> Judged:
         enforcement_full=question.enforcement_full,
         auto_allow_if_sandboxed=question.auto_allow_if_sandboxed,
         breaker_open=question.breaker_open,
+        broke_promise=question.broke_promise,
     )
     if question.call is not None:
         inputs = _outside(inputs, question.call, question.host_tmp)

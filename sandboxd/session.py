@@ -31,6 +31,7 @@ from sandboxd.policy.modes import effective
 from sandboxd.policy.sources import rank
 from sandboxd.toolbox import registered
 
+_MAX_BROKEN = 256  # broken promises that a session remembers
 _SECRET_NAME = re.compile(r"pass|secret|token|key|credential|auth|cookie|session|dsn|(^|_)(pw|pwd|pat|url|uri)$", re.IGNORECASE)
 
 
@@ -99,6 +100,7 @@ class SessionState:
         self.file_additional: tuple[str, ...] = ()  # additional directories from trusted rule files
         self.default_mode: Mode | None = None  # from trusted rule files
         self.forbid_bypass = False  # a rule file switches bypassPermissions off
+        self._broken: dict[tuple[str, str], None] = {}  # (text, cwd) of what broke the read-only promise, oldest first
         self._signature: object = None
         self._with: tuple[tuple[Rule, ...], RuleSet, RuleSet] | None = None
         self._watchers: set[asyncio.Event] = set()
@@ -116,6 +118,15 @@ class SessionState:
     def rule_notes(self) -> tuple[str, ...]:
         """What rule files say without effect: what nobody understands, and what waits for trust."""
         return (*self.ignored, *(f"{rule.origin}: `{rule.text}` ({rule.behavior.value}) is inert" for rule in self.rules.inert))
+
+    def remember_broken(self, text: str, cwd: str) -> None:
+        """`text` tried to write under the read-only promise: from now on it is judged as one that writes."""
+        self._broken[text, cwd] = None
+        if len(self._broken) > _MAX_BROKEN:
+            del self._broken[next(iter(self._broken))]
+
+    def broke_promise(self, text: str, cwd: str) -> bool:
+        return (text, cwd) in self._broken
 
     @property
     def additional(self) -> tuple[str, ...]:

@@ -217,3 +217,4 @@ class Inputs(NamedTuple):
     texts: tuple[str, ...] = ()  # what another tool was called with: first what allow rules match; () = the analysis's text
     classifiable: bool = True  # whether a classifier may be asked; else only a human settles an ASK
     breaker_open: bool = False  # the classifier denied so often that a human is asked instead
+    broke_promise: bool = False  # it tried to write when it last ran under the read-only promise

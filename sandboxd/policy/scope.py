@@ -165,6 +165,8 @@ def more_than_reads(inputs: Inputs) -> Finding | None:
     analysis = inputs.analysis
     if analysis.unparsed is not None:
         return Finding(analysis.unparsed.reason, "it could not be parsed")
+    if inputs.broke_promise:
+        return Finding("promise_broken", "it tried to write when it ran under the read-only promise")
     for command in analysis.commands:
         for effect in command.effects:
             kind = effect.kind
