@@ -15,7 +15,7 @@ import pytest
 from sandboxd.errors import NotFound
 from sandboxd.model import EndKind, Event, Exited, Gap, Output, Result, Stream
 from sandboxd.run.execution import TAIL, WINDOW, Execution
-from sandboxd.run.spool import HEADER, INDEX_EVERY, Spool
+from sandboxd.run.spool import ALIGNED, HEADER, INDEX_EVERY, Spool, frames
 from sandboxd.run.streams import CHUNK, PIPE, Pump
 
 from .conftest import Runner, gather_events, output, until
@@ -230,6 +230,37 @@ asyncio.run(main())
 
 
 class TestDisk:
+    def test_pages(self, tmp_path: Path) -> None:
+        """Large payloads begin at a page; whoever reads, from anywhere, in this daemon or the next, sees only the output."""
+        path = str(tmp_path / "e.spool")
+        spool = Spool(path, 4 * MB)
+        sizes = (5, ALIGNED, 1, CHUNK, ALIGNED - 1, CHUNK, CHUNK, 4067, 70_000, 3)
+        events = [
+            Output(2 * number + 1, Stream.STDOUT, sum(sizes[:number]), os.urandom(size), float(number))
+            for number, size in enumerate(sizes)
+        ]
+        assert all(spool.append(event) for event in events)
+        whole = Path(path).read_bytes()
+        assert all(whole.index(event.data) % 4096 == 0 for event in events if len(event.data) >= ALIGNED)
+        assert list(frames(path)) == events
+        again = Spool(path, 0)
+        assert again.adopt() == {Stream.STDOUT: sum(sizes), Stream.STDERR: 0}
+        assert (again.size, again.last) == (spool.size, spool.last)
+        for each in (spool, again):
+            for number, event in enumerate(events):
+                position = each.seek(event.seq - 1)
+                for expected in events[number:]:
+                    found, position = each.read(position)
+                    assert found == expected
+                assert position == each.size
+        for cut in range(len(whole) - 5000, len(whole), 97):
+            os.truncate(path, cut)
+            assert list(frames(path)) == events[: len(list(frames(path)))]
+            assert Spool(path, 0).adopt()[Stream.STDOUT] == sum(len(event.data) for event in frames(path))
+            Path(path).write_bytes(whole)
+        spool.close()
+        again.rest()
+
     def test_full(self, tmp_path: Path) -> None:
         """When the disk is full the command goes on to its end, and the result says what is missing."""
         done = subprocess.run(
