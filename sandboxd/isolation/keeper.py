@@ -340,6 +340,7 @@ def key_of(plan: LaunchPlan) -> Hashable:
     return (
         mountsteps.shared_mounts(plan),
         plan.files,
+        plan.private,
         plan.writable,
         plan.network,
         plan.limits,

@@ -163,7 +163,7 @@ class NativeBox:
         if self._lease is not None:
             self._lease.release()
         if ended is not None:
-            return dataclasses.replace(ended, oom_kills=killed, pids_refused=refused)
+            return dataclasses.replace(ended, oom_kills=killed, pids_refused=refused) if killed or refused else ended
         if "S" not in self._lines and not self._killed:
             raise IsolationError(f"the sandbox could not be built: {complaint or 'its first process ended without a word'}")
         return ExitStatus(None, int(signal.SIGKILL), oom_kills=killed, pids_refused=refused)

@@ -33,7 +33,7 @@ NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
 CLONE_PIDFD = 0x1000
 CAPABILITY_V3 = 0x20080522
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
-NOFILE = 7  # RLIMIT_NOFILE: set last, since the report's descriptor may lie above it
+NOFILE, ENOUGH = 7, 512  # RLIMIT_NOFILE; above this many every descriptor of a box has room
 CHANGED = "what the sandbox is built from was replaced meanwhile; run the command again"
 
 
@@ -221,7 +221,7 @@ def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignor
             loopback_up()
         mounts.fresh(config["fresh"])
         watch = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
-        child.limit(tuple(each for each in config["rlimits"] if each[0] != NOFILE))
+        child.limit(tuple(each for each in config["rlimits"] if not _waits(each)))
         if spare:  # before the filter, which may forbid it
             posix.sched_setscheduler(0, posix.SCHED_OTHER, posix.sched_param(0))
         rules = child.make_rules(*config["landlock"]) if config["landlock"] is not None else -1
@@ -229,6 +229,7 @@ def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignor
             close_up(config, rules)
         wakeup = child.listen()
         rehearse(config, sock)
+        before = child.names(config["private"])
         wire.tell(sock, "R", (watch,))
         posix.close(watch)
         message = wire.receive(sock)
@@ -238,7 +239,7 @@ def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignor
         if config["late"]:
             mounts.guard(asked["guard"])
             close_up(config, rules)
-        before, pid = begin(asked)
+        pid = begin(asked)
     except (Failure, OSError) as error:
         tell(status, f"F {error}")
         posix._exit(1)
@@ -249,7 +250,7 @@ def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignor
         posix._exit(1)
     end_all()
     try:
-        child.report(status, end, child.names(asked["private"]) - before)
+        child.report(status, end, child.names(config["private"]) - before)
         sock.shutdown(_socket.SHUT_WR)
         while posix.read(status, 64):
             pass  # a signal that came too late
@@ -282,35 +283,39 @@ def order(config: dict, value: dict, fds: list) -> dict:  # type: ignore[type-ar
         "stdio": (stdin, stdout, stderr),
         "received": fds,
         "report": report[0] if report else -1,
-        "nofile": tuple(each for each in config["rlimits"] if each[0] == NOFILE),
+        "limits": tuple(each for each in config["rlimits"] if _waits(each)),
         "contained": True,
     }
 
 
-def begin(asked: dict) -> tuple:  # type: ignore[type-arg]  # (what lay in private directories, pid of the command)
-    """Start the command."""
+def _waits(limit: tuple) -> bool:  # type: ignore[type-arg]  # as child.limit
+    """Whether a limit is set with the command: the descriptors that come with it may lie above a low one of open files."""
+    return bool(limit[0] == NOFILE and limit[1] < ENOUGH)
+
+
+def begin(asked: dict) -> int:  # type: ignore[type-arg]  # see order
+    """Start the command; its pid."""
     child.take_streams(asked)
     for fd in asked["received"]:
         posix.close(fd)
     if asked["tty"]:
         child.take_terminal()
-    child.limit(asked["nofile"])
+    child.limit(asked["limits"])
     child.enter(asked["cwd"])
-    before = child.names(asked["private"])
-    return before, child.spawn(asked)
+    return child.spawn(asked)
 
 
 def rehearse(config: dict, sock: "_socket.socket") -> None:  # type: ignore[type-arg]  # see native.template_config
     """Go the way of a request once, to a program that does not exist: the pages it writes are then this process's own."""
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    value = {"argv": ("x",), "env": {"x": "x"}, "cwd": "/", "private": (), "tty": False, "guard": (), "programs": ("/.absent",)}
+    value = {"argv": ("x",), "env": {"x": "x"}, "cwd": "/", "tty": False, "guard": (), "programs": ("/.absent",)}
     wire.send(ours, {**value, "report_at": 0}, (0, 1, 2))
     message = wire.receive(theirs)
     ours.close()
     theirs.close()
     try:
         if message is not None:
-            begin({**order(config, *message), "nofile": ()})
+            begin({**order(config, *message), "limits": ()})
     except Failure:
         pass
 
