@@ -118,7 +118,7 @@ class _Settling:
         if opinion is not None:
             parts.append(explain.said(opinion, "it was not approved"))
         elif reason == CLASSIFIER_UNAVAILABLE:
-            parts.append("no classifier answers")
+            parts.append("no classifier has allowed it")
         if why:
             parts.append(why)
         aside = set_aside(inputs) if step.classified and inputs.rules.rules else ()
