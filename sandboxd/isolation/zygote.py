@@ -170,7 +170,11 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
     """
     changed, seen_change = mounts_of
     said = fds[0]
+    since = -1
     try:
+        since = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)  # the box sees what changes from here on
+        if changed.poll(0):  # tells once; whoever is asked for next would copy the same lack
+            seen_change.append(True)
         if seen_change or (value[0] is not None and value[0] != seen):
             raise Failure(CHANGED)
         pidfd = c_int(-1)
@@ -178,14 +182,8 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
         flags |= NEWNET if config["own_network"] else 0
         pid = call("syscall", mounts.SYS_CLONE, flags, 0, _ctypes.byref(pidfd), 0, 0, step="namespaces of a box")
         if pid == 0:
-            box(config, proc, fds, value[1])
+            box(config, proc, fds, value[1], since)
         fd = int(pidfd.value)
-        if changed.poll(0):  # tells once; whoever is asked next would copy the same lack
-            seen_change.append(True)
-        if seen_change:
-            posix.kill(pid, child.KILL)
-            posix.close(fd)
-            raise Failure(CHANGED)
         try:
             wire.tell(_socket.socket(fileno=posix.dup(said)), f"P {pid}", (fd,))
         except OSError:
@@ -193,26 +191,33 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
         posix.close(fd)
     except (Failure, OSError) as error:
         tell(said, f"F {error}")
-    for fd in fds:
+    for fd in (*fds, *((since,) if since >= 0 else ())):
         posix.close(fd)
 
 
 # -- the box -----------------------------------------------------------------------------------------------------------
 
 
-def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignore[type-arg]  # as make_box
-    """A box's life; does not return. A `spare` one gets ready without pushing others from their processor."""
+def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  # type: ignore[type-arg]  # as make_box
+    """A box's life; does not return. A `spare` one gets ready without pushing others from their processor.
+
+    `since` tells whether the template's mounts changed before this process had got its copy of them.
+    """
     status, *groups = fds
     spare = spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
     try:
         if spare:
             posix.sched_setscheduler(0, posix.SCHED_BATCH, posix.sched_param(0))
-        child.close_others([proc, *fds])
+        child.close_others([proc, since, *fds])
+        changed = select.poll()
+        changed.register(since, select.POLLPRI)
+        if changed.poll(0):
+            raise Failure(CHANGED)
         sock = _socket.socket(fileno=status)
         child.join_groups(tuple(groups))
         map_ids(proc, config["uid"], config["gid"])
         forbid_namespaces(proc)
-        for fd in (proc, *groups):
+        for fd in (proc, since, *groups):
             posix.close(fd)
         die_with_parent(0)
         posix.setsid()
