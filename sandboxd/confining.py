@@ -97,6 +97,8 @@ def _prepared(asked: PlanRequest, judged: Judged, notes: list[str], plans: Plans
 
 async def _settled(session: SessionState, watch: aftermath.Watch, asked: PlanRequest, launch: LaunchPlan) -> aftermath.Report:
     """Put right what the command left; a caller that is cancelled meanwhile still waits for it."""
+    if session.settling.quick:
+        return await session.settling.do(aftermath.settle, watch, asked, launch)
     task = asyncio.create_task(session.settling.do(aftermath.settle, watch, asked, launch))
     try:
         return await asyncio.shield(task)

@@ -27,9 +27,14 @@ class Pace:
     def __init__(self) -> None:
         self._last = math.inf
 
+    @property
+    def quick(self) -> bool:
+        """Whether the next of it is done on the loop's thread, at once."""
+        return self._last < QUICK
+
     async def do(self, work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`work(*args)`; raises what it raises. On the loop's thread nothing else happens meanwhile."""
-        if self._last < QUICK:
+        if self.quick:
             return self._timed(work, *args, **kwargs)
         return await asyncio.to_thread(self._timed, work, *args, **kwargs)
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from sandboxd import batches, model, toolbox, toolcalls
@@ -63,12 +63,13 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         session = self._access.session(request.session_id, context)
         execution = await self._engine.start(requests.start_request(request, self._access.role), session)
         try:
-            async with followed(execution.events()) as events:
-                async for event in events:
-                    answer = pb.ExecutionServiceStartResponse()
-                    convert.event(event, execution.id, execution.text, answer.event)
-                    yield answer
-                    if request.background and isinstance(event, model.Started):
+            async with followed(execution.bundles()) as bundles:
+                async for bundle in bundles:
+                    started = next((at for at, event in enumerate(bundle, 1) if isinstance(event, model.Started)), 0)
+                    end = started if request.background and started else len(bundle)
+                    for answer in _answers(bundle[:end], execution, request.bundle):
+                        yield answer
+                    if request.background and started:
                         return
         finally:
             self._engine.let_go(execution, starter=True)
@@ -155,6 +156,21 @@ def _checked_use(checked: Checked) -> pb.ExecutionServiceCheckToolUseResponse:
 
 def _steering(decision: model.Decision) -> str:
     return "" if decision.behavior is model.Behavior.ALLOW else steer(decision)
+
+
+def _answers(events: tuple[model.Event, ...], execution: Execution, together: bool) -> Iterator[pb.ExecutionServiceStartResponse]:
+    """The messages of these events: one when they go together, else one each."""
+    first = None
+    for event in events:
+        if first is None or not together:
+            if first is not None:
+                yield first
+            first = pb.ExecutionServiceStartResponse()
+            convert.event(event, execution.id, execution.text, first.event)
+        else:
+            convert.event(event, execution.id, execution.text, first.more.add())
+    if first is not None:
+        yield first
 
 
 async def _read(batch: BatchRun, session_id: str, role: Role, messages: Any) -> None:

@@ -58,14 +58,15 @@ class AsyncExecution:
         try:
             message = await self._next(None) if self._first is None else self._first
             while message is not None:
-                event = decode.event(message.event, self.text)
-                if isinstance(event, ApprovalNeeded) and self._client._on_ask is not None:
-                    asking = asyncio.create_task(self._client._answer(event, self.text))
-                elif isinstance(event, (Decided, Exited)) and asking is not None:
-                    await stop(asking)
-                    asking = None
-                if event is not None:
-                    yield event
+                for each in (message.event, *getattr(message, "more", ())):  # an Attach sends them one by one
+                    event = decode.event(each, self.text)
+                    if isinstance(event, ApprovalNeeded) and self._client._on_ask is not None:
+                        asking = asyncio.create_task(self._client._answer(event, self.text))
+                    elif isinstance(event, (Decided, Exited)) and asking is not None:
+                        await stop(asking)
+                        asking = None
+                    if event is not None:
+                        yield event
                 message = await self._next(asking)
         finally:
             if asking is not None:

@@ -82,6 +82,7 @@ class AsyncSession(AsyncTools, AsyncTranscripts):
             ),
             background=background,
             keep_on_disconnect=keep_on_disconnect,
+            bundle=True,
         )
         if detach_ttl is not None:
             request.detach_ttl.FromNanoseconds(round(detach_ttl * 1e9))

@@ -15,6 +15,7 @@ command waits in write(). A follower that is still replaying old output holds no
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import os
 from collections.abc import AsyncIterator, Callable
@@ -50,6 +51,7 @@ from sandboxd.run.spool import Kept, Spool
 from sandboxd.run.streams import CHUNK, Feeder, Pump
 
 WINDOW = 2 * CHUNK  # bytes a live follower may lie behind
+BUNDLE, MOST = 1 << 15, 64  # bytes of output, events: what is sent together at most, but for the last chunk
 TAIL = 1 << 16  # bytes of each stream kept when the spool is full
 STDERR_TAIL = 8192  # bytes of stderr kept for the search for violations
 MAX_OUTPUT = 256 << 20  # bytes of spool where neither profile nor request say
@@ -255,6 +257,13 @@ class Execution:
         Raises RequestError (field `from_seq`) below 1, NotFound when the execution has been closed
         or its spool was removed.
         """
+        async with contextlib.aclosing(self.bundles(from_seq)) as bundles:  # type: ignore[type-var]  # it is a generator
+            async for bundle in bundles:
+                for event in bundle:
+                    yield event
+
+    async def bundles(self, from_seq: int = 1) -> AsyncIterator[tuple[Event, ...]]:
+        """As `events`; what is there at one moment comes together, with at most BUNDLE bytes of output and a chunk."""
         if from_seq < 1:
             raise RequestError(f"`{from_seq}` is not a sequence number", field="from_seq", fix="they start at 1")
         self._check_open()
@@ -267,12 +276,17 @@ class Execution:
         try:
             while True:
                 while seq <= self._last:
-                    event = self._held.get(seq)
-                    if event is None:
-                        self._check_open()
-                        event, position = self._spool.read(follower.position)
-                    yield event
-                    seq = event.seq + 1  # a daemon that is gone took some numbers along
+                    bundle: list[Event] = []
+                    size = 0
+                    while seq <= self._last and size < BUNDLE and len(bundle) < MOST:
+                        event = self._held.get(seq)
+                        if event is None:
+                            self._check_open()
+                            event, position = self._spool.read(position)
+                            size += len(event.data)
+                        bundle.append(event)
+                        seq = event.seq + 1  # a daemon that is gone took some numbers along
+                    yield tuple(bundle)
                     self._advance(follower, position)
                 if self.result is not None:
                     if seq <= self._last + 1:
@@ -282,7 +296,7 @@ class Execution:
                 self._check_open()
                 if self._beat is not beat and self._beat is not None:
                     beat = self._beat
-                    yield beat
+                    yield (beat,)
                     continue  # more may have come meanwhile
                 if not self._pull():
                     await self._changed()

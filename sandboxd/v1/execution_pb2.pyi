@@ -815,6 +815,7 @@ class ExecutionServiceStartRequest(google.protobuf.message.Message):
     BACKGROUND_FIELD_NUMBER: builtins.int
     KEEP_ON_DISCONNECT_FIELD_NUMBER: builtins.int
     DETACH_TTL_FIELD_NUMBER: builtins.int
+    BUNDLE_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     """Required."""
     request_id: builtins.str
@@ -823,6 +824,8 @@ class ExecutionServiceStartRequest(google.protobuf.message.Message):
     """End the stream at Started and go on without the caller; Attach follows it."""
     keep_on_disconnect: builtins.bool
     """Go on when the caller goes."""
+    bundle: builtins.bool
+    """The caller reads `more`, too: what happens at once comes in one message, so a short command costs two instead of five."""
     @property
     def command(self) -> Global___Command: ...
     @property
@@ -838,9 +841,10 @@ class ExecutionServiceStartRequest(google.protobuf.message.Message):
         background: builtins.bool = ...,
         keep_on_disconnect: builtins.bool = ...,
         detach_ttl: google.protobuf.duration_pb2.Duration | None = ...,
+        bundle: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["command", b"command", "detach_ttl", b"detach_ttl"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["background", b"background", "command", b"command", "detach_ttl", b"detach_ttl", "keep_on_disconnect", b"keep_on_disconnect", "request_id", b"request_id", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["background", b"background", "bundle", b"bundle", "command", b"command", "detach_ttl", b"detach_ttl", "keep_on_disconnect", b"keep_on_disconnect", "request_id", b"request_id", "session_id", b"session_id"]) -> None: ...
 
 Global___ExecutionServiceStartRequest: typing_extensions.TypeAlias = ExecutionServiceStartRequest
 
@@ -849,15 +853,21 @@ class ExecutionServiceStartResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     EVENT_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
     @property
     def event(self) -> Global___Event: ...
+    @property
+    def more(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[Global___Event]:
+        """With `bundle`: the events behind that one which were there when it was sent, in order."""
+
     def __init__(
         self,
         *,
         event: Global___Event | None = ...,
+        more: collections.abc.Iterable[Global___Event] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["event", b"event"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["event", b"event", "more", b"more"]) -> None: ...
 
 Global___ExecutionServiceStartResponse: typing_extensions.TypeAlias = ExecutionServiceStartResponse
 

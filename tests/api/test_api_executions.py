@@ -264,3 +264,22 @@ async def test_a_draining_daemon_takes_nothing_new(caller: Caller) -> None:
     found = await events(call)
     assert (output(found), found[-1].exited.result.exit_code) == (b"down\n", 0)
     await draining
+
+
+async def test_bundles(caller: Caller) -> None:
+    """Who asks for it gets in one message what happens at once; nothing is lost, and the order is that of single events."""
+    messages = [message async for message in caller.start("echo one; echo two >&2; exit 3", bundle=True)]
+    found = [event for message in messages for event in (message.event, *message.more)]
+    assert [event.sequence for event in found] == list(range(1, len(found) + 1))
+    assert found[-1].exited.result.exit_code == 3
+    assert b"".join(event.output.data for event in found) in (b"one\ntwo\n", b"two\none\n")
+    single = await events(caller.attach(found[0].execution_id))
+    assert single == found
+
+
+async def test_a_bundle_in_the_background_ends_at_started(caller: Caller) -> None:
+    """Whatever has happened since."""
+    messages = [message async for message in caller.start("true", background=True, bundle=True)]
+    found = [event for message in messages for event in (message.event, *message.more)]
+    assert [event.WhichOneof("kind") for event in found].count("started") == 1
+    assert found[-1].WhichOneof("kind") == "started"
