@@ -204,7 +204,7 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
     `since` tells whether the template's mounts changed before this process had got its copy of them.
     """
     status, *groups = fds
-    spare = spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
+    waits, spare = spare, spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
     try:
         if spare:
             posix.sched_setscheduler(0, posix.SCHED_BATCH, posix.sched_param(0))
@@ -233,7 +233,8 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
         if not config["late"]:
             close_up(config, rules)
         wakeup = child.listen()
-        rehearse(config, sock)
+        if waits:  # for a command that is there already it would only be a delay
+            rehearse(config, sock)
         before = child.names(config["private"])
         wire.tell(sock, "R", (watch,))
         posix.close(watch)
