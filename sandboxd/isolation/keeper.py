@@ -107,6 +107,10 @@ class Keeper:
                 except IsolationError:
                     self._fail(now)
                     return self._first(key, plan, now)
+                if not box.begun():  # a millisecond, in which the box goes on; nothing of the command is with it yet
+                    self._give_up(box)
+                    self._forget(entry)
+                    return self._first(key, plan, now)
                 self._counts["template"] += 1
             self._note(entry, now)
             box.on_end = partial(self._ended, entry)
@@ -145,7 +149,7 @@ class Keeper:
             if box.usable():
                 found = box
             elif box.ready or box.ended():
-                box.discard()
+                self._give_up(box)
             else:
                 waiting.append(box)  # being made
         entry.boxes = waiting + entry.boxes
@@ -187,7 +191,7 @@ class Keeper:
                 with self._lock:
                     now = time.monotonic()
                     again = self._keep(now)
-                    busy = now - self._last_event < AWAKE
+                    busy = bool(self._over) or now - self._last_event < AWAKE
                     self._sleeps = not busy
                 wait = None if again is None else max(0.0, again - time.monotonic())
                 if busy and (wait is None or wait > pool.QUIET):
@@ -212,7 +216,7 @@ class Keeper:
             self._forget(self._entries[key])
         for key, count in decision.drop.items():
             for _ in range(count):
-                self._entries[key].boxes.pop().discard()
+                self._give_up(self._entries[key].boxes.pop())
         if decision.make and now < self._pause_until:
             return self._pause_until
         making = False
@@ -246,7 +250,7 @@ class Keeper:
 
     def _look_at_host(self) -> None:
         if self._mounts_changed.poll(0):
-            self.drain()
+            self.empty()
 
     def _dispose(self) -> None:
         over, self._over = self._over, []
@@ -255,24 +259,36 @@ class Keeper:
 
     def _fail(self, now: float) -> None:
         self._pause_until = now + PAUSE
-        self.drain()
+        self.empty()
 
     def _forget(self, entry: Entry) -> None:
         if self._entries.get(entry.key) is not entry:
             return  # that was done before
         del self._entries[entry.key]
         for box in entry.boxes:
-            box.discard()
+            self._give_up(box)
         entry.boxes = []
         entry.template.let_go()
 
+    def _give_up(self, box: NativeBox) -> None:
+        """The thread disposes of it: removing a control group of version 1 takes milliseconds."""
+        box.retire()
+        self._over.append(box)
+
     # -- for its owner ---------------------------------------------------------------------------------------------------
 
-    def drain(self) -> None:
-        """Give up every template and ready box; boxes with a command are not touched."""
+    def empty(self) -> None:
+        """Give up every template and ready box, which the thread then ends; boxes with a command are not touched."""
         with self._lock:
             for entry in list(self._entries.values()):
                 self._forget(entry)
+            if self._over and not self._closed:
+                self._work()
+
+    def drain(self) -> None:
+        """Like `empty`, and end them here. Blocking: milliseconds for each."""
+        with self._lock:
+            self.empty()
             self._dispose()
 
     def figures(self) -> Figures:

@@ -82,7 +82,8 @@ class Native:
             try:
                 box.give(order(plan, guards), fds, enforcement, lease)
             except BaseException:
-                box.discard()
+                box.retire()
+                box.dispose()
                 raise
             return box
         except BaseException:
@@ -96,7 +97,7 @@ class Native:
             self._caps = caps
             if self._keeper is not None:
                 self._keeper.caps = caps
-                self._keeper.drain()
+                self._keeper.empty()
 
     def drain(self) -> None:
         """Give up everything that is ready; boxes with a command are not touched."""

@@ -71,6 +71,19 @@ class NativeBox:
             for fd in fds:
                 os.close(fd)
 
+    def begun(self) -> bool:
+        """Wait until the box has its copy of the template's mounts; False when it will not, since they have changed."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        while True:
+            self.look()
+            if "B" in self._lines:
+                return True
+            if failure(self._lines) or self.ended():
+                return False
+            if not poll.poll(_END * 1000):
+                return True  # the machine is that busy; then the box tells at its end
+
     def usable(self) -> bool:
         """Whether it waits for a command, in the mounts that it was made with. Called once, right before `give`."""
         if not self.ready or self.ended():
@@ -89,11 +102,10 @@ class NativeBox:
             raise IsolationError(f"the sandbox could not be built: {error.strerror}") from error
         self._lease = lease
 
-    def discard(self) -> None:
-        """Give up a box that has no command. Its control groups go when it has."""
+    def retire(self) -> None:
+        """Give up a box that has no command; its owner then calls `dispose`."""
         self.look()
         self._epoll.close()
-        self.dispose()
 
     # -- with its command ------------------------------------------------------------------------------------------------
 

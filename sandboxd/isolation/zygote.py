@@ -9,8 +9,9 @@ box       one for each command: process 1 of namespaces of its own, with a /proc
 Each has a SEQPACKET socket to the daemon. The end of that socket is the end of the daemon: the zygote then ends, and by the
 parent-death signal its templates and their boxes; a box also looks at its own socket.
 
-To the daemon: `R` ready, with what was seen · `P pid`, with a pidfd · else the lines of `child`, where a box that has said
-how its command ended shuts its side down, and stays until the daemon closes the other: its tear-down then delays nobody.
+To the daemon: `B` a box that has its copy of the template's mounts · `R` ready, with what was seen · `P pid`, with a pidfd ·
+else the lines of `child`, where a box that has said how its command ended shuts its side down, and stays until the daemon
+closes the other: its tear-down then delays nobody.
 
 Interpreter state is shared by fork, so everything that a command's start needs is imported, and run once, beforehand.
 """
@@ -213,6 +214,7 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
         changed.register(since, select.POLLPRI)
         if changed.poll(0):
             raise Failure(CHANGED)
+        tell(status, "B")
         sock = _socket.socket(fileno=status)
         child.join_groups(tuple(groups))
         map_ids(proc, config["uid"], config["gid"])
