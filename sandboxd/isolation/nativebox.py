@@ -65,11 +65,11 @@ class NativeBox:
             elif fds and body[:1] == b"R" and self._watch < 0:
                 self._watch, self.ready = fds.pop(), True
                 self._changed = watcher(self._watch)
+            for fd in fds:
+                os.close(fd)
             self._lines += lines
             if lines[-1].startswith("X "):
                 return  # its last word
-            for fd in fds:
-                os.close(fd)
 
     def begun(self) -> bool:
         """Wait until the box has its copy of the template's mounts; False when it will not, since they have changed."""
@@ -111,8 +111,13 @@ class NativeBox:
 
     @property
     def pid(self) -> int:
-        """Process 1 of the box; 0 while it is being made."""
-        self.look()
+        """Process 1 of the box. Waits until it has been made; raises IsolationError when it will not be."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        while not self._pid:
+            self.look()
+            if not self._pid and (self.ended() or not poll.poll(_END * 1000)):
+                raise IsolationError(f"the sandbox could not be built: {failure(self._lines) or 'it has no first process'}")
         return self._pid
 
     @property

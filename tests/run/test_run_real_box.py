@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
@@ -38,8 +39,9 @@ async def start(workspace: Path) -> AsyncIterator[START]:
     profile = load("workspace", (SHIPPED_DIR,))
     backend = backends.choose(profile, probes)
     session = Session("s", str(workspace), str(workspace.parent), os.getuid(), os.getgid(), "")
+    backends.drain()
     before = _open_fds()
-    pids: list[int] = []
+    processes: list[int] = []
 
     def prepare(text: str) -> Callable[[Stdio], Box]:
         request = PlanRequest(
@@ -56,15 +58,16 @@ async def start(workspace: Path) -> AsyncIterator[START]:
 
         def begin(stdio: Stdio) -> Box:
             box = backend.start(launch, stdio)
-            pids.append(box.pid)
+            processes.append(os.pidfd_open(box.pid))
             return box
 
         return begin
 
     yield prepare
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    backends.drain()  # which lets go the first processes of boxes that are over
+    for fd in processes:
+        assert select.select([fd], [], [], 20)[0], "the first process of a box stays"
+        os.close(fd)
     assert _open_fds() <= before
 
 
