@@ -84,7 +84,13 @@ def _frozen(value: Any) -> Any:
     return tuple(map(_frozen, value)) if isinstance(value, list) else value
 
 
-KINDS = [f"{kind}-{backend}" for backend in ("bwrap", "native", "warm") for kind in ("root", "plain", "dropped")]
+# Every user by every backend; those that go no way of their own are among the long tests.
+_USUAL = ("root-bwrap", "plain-bwrap", "root-warm", "plain-warm", "dropped-native")
+KINDS = [
+    pytest.param(name, marks=() if name in _USUAL else pytest.mark.slow)
+    for backend in ("bwrap", "native", "warm")
+    for name in (f"{kind}-{backend}" for kind in ("root", "plain", "dropped"))
+]
 
 
 @pytest.fixture(scope="session", params=KINDS)

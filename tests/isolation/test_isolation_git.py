@@ -73,8 +73,8 @@ FLOWS: list[tuple[str, list[str], str, str]] = [
 @pytest.mark.parametrize(("name", "lines", "asked", "said"), FLOWS, ids=[row[0] for row in FLOWS])
 def test_flow(who: Runner, repository: Path, name: str, lines: list[str], asked: str, said: str) -> None:
     """Every step ends well, nothing of it is undone, and the host's git sees what it should."""
-    if who.kind == "dropped" or who.backend == "warm":
-        pytest.skip("the same box as the plain user's, or as a cold one")
+    if who.kind == "dropped" or who.backend == "native":
+        pytest.skip("the same box as the plain user's, or as a ready one")
     for each in lines:
         result = line(who, repository, each)
         assert (result.error, result.code) == ("", 0), f"{each}: {result.err}"
