@@ -191,8 +191,11 @@ class Keeper:
                 with self._lock:
                     now = time.monotonic()
                     again = self._keep(now)
-                    busy = bool(self._over) or now - self._last_event < AWAKE
+                    over, self._over = self._over, []
+                    busy = bool(over) or now - self._last_event < AWAKE
                     self._sleeps = not busy
+                for box in over:  # without the lock, which a start may want: a control group takes milliseconds to go
+                    box.dispose()
                 wait = None if again is None else max(0.0, again - time.monotonic())
                 if busy and (wait is None or wait > pool.QUIET):
                     wait = pool.QUIET
@@ -206,7 +209,6 @@ class Keeper:
         """Do what `pool` decides; when to do so again."""
         if self._closed:
             return None
-        self._dispose()
         self._look_at_host()
         for entry in list(self._entries.values()):
             self._look_at(entry, now)
@@ -252,11 +254,6 @@ class Keeper:
         if self._mounts_changed.poll(0):
             self.empty()
 
-    def _dispose(self) -> None:
-        over, self._over = self._over, []
-        for box in over:
-            box.dispose()
-
     def _fail(self, now: float) -> None:
         self._pause_until = now + PAUSE
         self.empty()
@@ -289,7 +286,9 @@ class Keeper:
         """Like `empty`, and end them here. Blocking: milliseconds for each."""
         with self._lock:
             self.empty()
-            self._dispose()
+            over, self._over = self._over, []
+        for box in over:
+            box.dispose()
 
     def figures(self) -> Figures:
         with self._lock:
