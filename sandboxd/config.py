@@ -82,6 +82,7 @@ class RunSettings:
     max_result_chars: int = 50_000  # characters of one result that a model reads; beyond, a preview and a file
     max_batch_chars: int = 200_000  # characters of all results of a batch
     max_result_bytes: int = 400_000  # bytes of output beyond which a result is always a preview
+    tmp_quota: int = 4 << 30  # bytes on disk of a session's /tmp; a command that makes it grow beyond is ended
     spill_quota: int = 1 << 30  # bytes of all stored results together
     spill_age: float = 7 * 86_400.0  # seconds a stored result, or the output of an earlier daemon, is kept
 
@@ -160,6 +161,7 @@ _RANGES: dict[tuple[str, str], tuple[float, float]] = {
     ("run", "max_result_chars"): (0, 10_000_000),
     ("run", "max_batch_chars"): (0, 100_000_000),
     ("run", "max_result_bytes"): (0, 16 << 20),
+    ("run", "tmp_quota"): (1 << 20, 1 << 44),
     ("run", "spill_quota"): (0, 1 << 40),
     ("run", "spill_age"): (0, 366 * 86_400),
     ("approvals", "expires"): (1, 86_400),

@@ -7,6 +7,7 @@ import asyncio
 import dataclasses
 import os
 
+from sandboxd import tmpquota
 from sandboxd.catalog import Catalog
 from sandboxd.config import RunSettings
 from sandboxd.isolation import backends
@@ -15,7 +16,7 @@ from sandboxd.isolation.planned import Plans
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
 from sandboxd.jobs import Job
 from sandboxd.judge import Judged
-from sandboxd.model import Enforcement, GrantKind, LaunchPlan, PlanRequest, Result
+from sandboxd.model import Enforcement, GrantKind, LaunchPlan, MountKind, PlanRequest, Result
 from sandboxd.observe import aftermath, denied
 from sandboxd.paths import is_within
 from sandboxd.policy.denials import denied_reads
@@ -57,6 +58,10 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
     if launch.limits.wall is not None:
         limit = min(limit, launch.limits.wall)
     report = aftermath.Report()
+    tmp = session.isolation.tmp
+    bounded = None
+    if any(mount.source == tmp and mount.kind is MountKind.WRITABLE for mount in launch.mounts):
+        bounded = asyncio.create_task(tmpquota.watch(tmp, limits.tmp_quota, execution.cancel))
     try:
         ended = await execution.run(
             lambda stdio: backend.start(launch, stdio),
@@ -70,6 +75,8 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
             heartbeat=limits.heartbeat,
         )
     finally:
+        if bounded is not None:
+            bounded.cancel()
         if watch is not None and job.execution.started:  # before the lane is given back
             report = await _settled(session, watch, asked, launch)
             job.notes += report.notes
