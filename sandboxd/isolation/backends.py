@@ -30,7 +30,7 @@ GAPS: tuple[str, ...] = (
     'an allowed network (`mode = "host"`) is open to every address',
     "what a command may read it may print; a secret in a file with an innocent name is not hidden",
     "a repository or a settings file deep in the workspace that a command creates is found when it has ended, not before",
-    "the disk: a session's /tmp and the workspace are bounded by `file_size` only",
+    "the disk: the workspace is bounded by `file_size` only",
 )
 
 
