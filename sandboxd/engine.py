@@ -28,6 +28,7 @@ from sandboxd.consulting import Consulting
 from sandboxd.errors import Exhausted, NotFound, RequestError, SandboxdError, Unavailable
 from sandboxd.isolation import backends
 from sandboxd.isolation.environment import SYSTEM_PATH, search_path
+from sandboxd.isolation.keeper import Figures as PoolFigures
 from sandboxd.jobs import Job, Turn, validate
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import (
@@ -92,6 +93,7 @@ class Status:
     state_dir: str
     classifier: ClassifierStatus
     breakers_open: int  # sessions whose denial breaker is open
+    pool: PoolFigures | None  # None: no boxes are made beforehand
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +167,7 @@ class Engine:
             state_dir=self.dirs.state,
             classifier=self.consulting.classifying.classifier.status(),
             breakers_open=sum(session.denials.open for session in sessions),
+            pool=backends.NATIVE.figures(),
         )
 
     def reload(self, config: Config) -> None:

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The figures of the classifier on the wire."""
+"""The figures of the classifier and of the pool of boxes on the wire."""
 
 from __future__ import annotations
 
 from sandboxd.api import convert
 from sandboxd.consult.classifier import ClassifierStatus, Spent
+from sandboxd.isolation.keeper import Figures
 from sandboxd.v1 import admin_pb2, session_pb2
 
 _STATES = {
@@ -49,4 +50,16 @@ def classifier(status: ClassifierStatus, breakers_open: int) -> admin_pb2.Classi
         if worker is None
         else admin_pb2.ClassifierWorker(pid=worker.pid, ready=worker.ready, restarts=worker.restarts, memory_bytes=worker.memory),
         breakers_open=breakers_open,
+    )
+
+
+def pool(figures: Figures | None) -> admin_pb2.Pool | None:
+    if figures is None:
+        return None
+    return admin_pb2.Pool(
+        boxes=figures.boxes,
+        templates=figures.templates,
+        warm=figures.warm,
+        from_template=figures.from_template,
+        cold=figures.cold,
     )

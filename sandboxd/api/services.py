@@ -241,6 +241,7 @@ class Admin(admin_pb2_grpc.AdminServiceServicer):
             runtime_directory=status.runtime_dir,
             state_directory=status.state_dir,
             classifier=figures.classifier(status.classifier, status.breakers_open),
+            pool=figures.pool(status.pool),
         )
 
     async def Reload(self, request: admin_pb2.AdminServiceReloadRequest, context: Any) -> admin_pb2.AdminServiceReloadResponse:

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The classifier's figures in words, for `sandboxd status` and `sandboxd session show`."""
+"""The figures of the classifier and of the pool in words, for `sandboxd status` and `sandboxd session show`."""
 
 from __future__ import annotations
 
 from sandboxd.cli import terminal
-from sandboxd.client import ClassifierInfo, ClassifierUsage
+from sandboxd.client import ClassifierInfo, ClassifierUsage, PoolInfo
 
 _MB = 1 << 20
 _STATES = {
@@ -13,6 +13,16 @@ _STATES = {
     "open": "out: questions fail at once",
     "half-open": "out; the next question tries it again",
 }
+
+
+def pool(info: PoolInfo | None) -> list[tuple[str, str]]:
+    """A row of a table, none where no boxes are made beforehand."""
+    if info is None:
+        return []
+    waiting = f"{info.boxes} waiting, {_counted(info.templates, 'template')}"
+    return [
+        ("sandboxes", f"{waiting}; commands got {info.warm} ready, {info.from_template} from a template, {info.cold} made anew")
+    ]
 
 
 def classifier(info: ClassifierInfo) -> list[tuple[str, str]]:

@@ -59,6 +59,26 @@ METRICS: tuple[Metric, ...] = (
     Metric("sandboxd_approvals_pending", "gauge", "questions that wait for a human", _one(lambda status: status.approvals)),
     Metric("sandboxd_config_errors", "gauge", "errors in configuration and rule files", _one(lambda status: len(status.errors))),
     Metric(
+        "sandboxd_pool_boxes",
+        "gauge",
+        "sandboxes that wait for a command",
+        lambda status: [] if status.pool is None else [({}, status.pool.boxes)],
+    ),
+    Metric(
+        "sandboxd_pool_starts_total",
+        "counter",
+        "commands by where their sandbox came from",
+        lambda status: (
+            []
+            if status.pool is None
+            else [
+                ({"from": "ready"}, status.pool.warm),
+                ({"from": "template"}, status.pool.from_template),
+                ({"from": "nothing"}, status.pool.cold),
+            ]
+        ),
+    ),
+    Metric(
         "sandboxd_classifier_state",
         "gauge",
         "whether questions to the classifier go out",

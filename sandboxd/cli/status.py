@@ -37,6 +37,7 @@ async def _status(client: AsyncClient, options: argparse.Namespace) -> int:
         ("sessions", str(status.sessions)),
         ("commands", f"{status.running} running, {status.waiting} waiting"),
         ("approvals", f"{status.approvals} waiting for a human"),
+        *figures.pool(status.pool),
         *figures.classifier(status.classifier),
         ("sockets", status.runtime),
         ("record", status.state_directory),

@@ -19,7 +19,7 @@ from sandboxd.client.asking import Answer, Ask
 from sandboxd.client.batch import BatchEvent, BatchResult, BatchText, ExternalCancel, ExternalStart, Outcome
 from sandboxd.client.blocking import Batch, Client, Execution, Session
 from sandboxd.client.execution import AsyncExecution
-from sandboxd.client.figures import ClassifierInfo, ClassifierUsage
+from sandboxd.client.figures import ClassifierInfo, ClassifierUsage, PoolInfo
 from sandboxd.client.session import AsyncSession, SessionBatch
 from sandboxd.client.tools import Described
 from sandboxd.client.transcripts import ToolUse, UserMessage
@@ -60,6 +60,7 @@ __all__ = [
     "ExternalCancel",
     "ExternalStart",
     "Outcome",
+    "PoolInfo",
     "Problem",
     "Run",
     "Session",

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The figures of the daemon's classifier, as the client answers them. Numbers count since the daemon started."""
+"""The figures of the daemon's classifier and of its pool of boxes, as the client answers them. Numbers count since the daemon
+started."""
 
 from __future__ import annotations
 
@@ -42,6 +43,22 @@ class ClassifierWorker:
     ready: bool
     restarts: int
     memory: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolInfo:
+    """`boxes` are ready now, of `templates` more can be made at once. Commands got a box that was ready (`warm`), one made of
+    a template, or one made of nothing (`cold`)."""
+
+    boxes: int
+    templates: int
+    warm: int
+    from_template: int
+    cold: int
+
+
+def pool(message: admin_pb2.Pool) -> PoolInfo:
+    return PoolInfo(message.boxes, message.templates, message.warm, message.from_template, message.cold)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from sandboxd.client import decode, figures
-from sandboxd.client.figures import NO_USAGE, ClassifierInfo, ClassifierUsage
+from sandboxd.client.figures import NO_USAGE, ClassifierInfo, ClassifierUsage, PoolInfo
 from sandboxd.model import Analysis, Behavior, Decision, Enforcement, Mode, ModelText, Probe, Result, Timing
 from sandboxd.v1 import admin_pb2, approval_pb2, decision_pb2, execution_pb2, session_pb2
 
@@ -159,6 +159,7 @@ class DaemonStatus:
     runtime: str
     state_directory: str
     classifier: ClassifierInfo
+    pool: PoolInfo | None  # None: it makes no boxes beforehand
 
 
 @dataclass(frozen=True, slots=True)
@@ -260,6 +261,7 @@ def daemon_status(message: admin_pb2.AdminServiceGetStatusResponse) -> DaemonSta
         runtime=message.runtime_directory,
         state_directory=message.state_directory,
         classifier=figures.classifier(message.classifier),
+        pool=figures.pool(message.pool) if message.HasField("pool") else None,
     )
 
 

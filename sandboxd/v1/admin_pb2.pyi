@@ -166,6 +166,7 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
     RUNTIME_DIRECTORY_FIELD_NUMBER: builtins.int
     STATE_DIRECTORY_FIELD_NUMBER: builtins.int
     CLASSIFIER_FIELD_NUMBER: builtins.int
+    POOL_FIELD_NUMBER: builtins.int
     version: builtins.str
     state: Global___DaemonState.ValueType
     sessions: builtins.int
@@ -192,6 +193,10 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
 
     @property
     def classifier(self) -> Global___ClassifierStatus: ...
+    @property
+    def pool(self) -> Global___Pool:
+        """Absent: this daemon makes no boxes beforehand."""
+
     def __init__(
         self,
         *,
@@ -208,11 +213,44 @@ class AdminServiceGetStatusResponse(google.protobuf.message.Message):
         runtime_directory: builtins.str = ...,
         state_directory: builtins.str = ...,
         classifier: Global___ClassifierStatus | None = ...,
+        pool: Global___Pool | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["classifier", b"classifier", "enforcement", b"enforcement", "uptime", b"uptime"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["backends", b"backends", "classifier", b"classifier", "config_errors", b"config_errors", "enforcement", b"enforcement", "pending_approvals", b"pending_approvals", "running", b"running", "runtime_directory", b"runtime_directory", "sessions", b"sessions", "state", b"state", "state_directory", b"state_directory", "uptime", b"uptime", "version", b"version", "waiting", b"waiting"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["classifier", b"classifier", "enforcement", b"enforcement", "pool", b"pool", "uptime", b"uptime"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["backends", b"backends", "classifier", b"classifier", "config_errors", b"config_errors", "enforcement", b"enforcement", "pending_approvals", b"pending_approvals", "pool", b"pool", "running", b"running", "runtime_directory", b"runtime_directory", "sessions", b"sessions", "state", b"state", "state_directory", b"state_directory", "uptime", b"uptime", "version", b"version", "waiting", b"waiting"]) -> None: ...
 
 Global___AdminServiceGetStatusResponse: typing_extensions.TypeAlias = AdminServiceGetStatusResponse
+
+@typing.final
+class Pool(google.protobuf.message.Message):
+    """Sandboxes that wait for a command. Counters since the pool was last set up."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BOXES_FIELD_NUMBER: builtins.int
+    TEMPLATES_FIELD_NUMBER: builtins.int
+    WARM_FIELD_NUMBER: builtins.int
+    FROM_TEMPLATE_FIELD_NUMBER: builtins.int
+    COLD_FIELD_NUMBER: builtins.int
+    boxes: builtins.int
+    """Ready now."""
+    templates: builtins.int
+    """Sets of mounts of which boxes can be made at once."""
+    warm: builtins.int
+    """Commands that got a box which was ready, one made of a template, one made of nothing."""
+    from_template: builtins.int
+    cold: builtins.int
+    def __init__(
+        self,
+        *,
+        boxes: builtins.int = ...,
+        templates: builtins.int = ...,
+        warm: builtins.int = ...,
+        from_template: builtins.int = ...,
+        cold: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boxes", b"boxes", "cold", b"cold", "from_template", b"from_template", "templates", b"templates", "warm", b"warm"]) -> None: ...
+
+Global___Pool: typing_extensions.TypeAlias = Pool
 
 @typing.final
 class ClassifierStatus(google.protobuf.message.Message):

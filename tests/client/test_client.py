@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from sandboxd.cli.metrics import METRICS
 from sandboxd.client import (
     Answer,
     Approval,
@@ -178,7 +179,13 @@ def test_status_profiles_and_record(tree: Path) -> None:
         assert client.status().state == "serving"
         assert client.profile("network").network.value == "host"
         assert [item.message for item in client.validate_profile("nonsense = 1")]
-        client.run("pwd # remembered")
+        enforcement = client.run("pwd # remembered").result.enforcement
+        status = client.status()
+        assert enforcement is not None
+        if enforcement.backend == "native":  # the pool knows where its box came from
+            assert status.pool is not None
+            assert status.pool.warm + status.pool.from_template + status.pool.cold >= 1
+        assert len([sample for metric in METRICS if "_pool_" in metric.name for sample in metric.read(status)]) in (0, 4)
         newest, *_ = client.decisions(limit=1)
         assert newest.text == "pwd # remembered"
         found = client.decision(newest.id)
