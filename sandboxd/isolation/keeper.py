@@ -70,6 +70,7 @@ class Keeper:
         self.caps = caps
         self._entries: dict[Hashable, Entry] = {}
         self._lock = threading.RLock()
+        self._disposing = threading.RLock()  # taken before the other one
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._over: list[NativeBox] = []  # have ended, and still take something
@@ -188,14 +189,15 @@ class Keeper:
             poll = watcher(mounts.fileno())
             poll.register(self._wake, select.POLLIN)
             while not self._closed:
-                with self._lock:
-                    now = time.monotonic()
-                    again = self._keep(now)
-                    over, self._over = self._over, []
-                    busy = bool(over) or now - self._last_event < AWAKE
-                    self._sleeps = not busy
-                for box in over:  # without the lock, which a start may want: a control group takes milliseconds to go
-                    box.dispose()
+                with self._disposing:
+                    with self._lock:
+                        now = time.monotonic()
+                        again = self._keep(now)
+                        over, self._over = self._over, []
+                        busy = bool(over) or now - self._last_event < AWAKE
+                        self._sleeps = not busy
+                    for box in over:  # without the lock, which a start may want: a control group takes milliseconds to go
+                        box.dispose()
                 wait = None if again is None else max(0.0, again - time.monotonic())
                 if busy and (wait is None or wait > pool.QUIET):
                     wait = pool.QUIET
@@ -284,11 +286,12 @@ class Keeper:
 
     def drain(self) -> None:
         """Like `empty`, and end them here. Blocking: milliseconds for each."""
-        with self._lock:
-            self.empty()
-            over, self._over = self._over, []
-        for box in over:
-            box.dispose()
+        with self._disposing:  # so that nothing is left when this returns
+            with self._lock:
+                self.empty()
+                over, self._over = self._over, []
+            for box in over:
+                box.dispose()
 
     def figures(self) -> Figures:
         with self._lock:
@@ -334,7 +337,7 @@ class Keeper:
         return False
 
     def close(self) -> None:
-        with self._lock:
+        with self._disposing, self._lock:
             if self._closed:
                 return
             self._closed = True
