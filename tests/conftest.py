@@ -15,6 +15,10 @@ from tests._users import User, throwaway
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Starting a program as another user is a real fork (CPython spawns by vfork only as the same user), and gRPC's handlers of
+# forks, which would then run in the child, can crash it. Read when gRPC is first used.
+os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "false"
+
 # Examples are not timed: machines are shared. Where CI is set, hypothesis loads its own profile, with fixed examples.
 settings.register_profile("here", deadline=None)
 if "CI" not in os.environ:
