@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import errno
 import os
@@ -100,7 +101,9 @@ class Box:
             return  # `child` sees its control pipe end, kills what descends from it, and ends
         inner = self._ends.inner_pid()
         if inner is None or not self._kill_inner(inner):
-            signal.pidfd_send_signal(self._pidfd, signal.SIGKILL)
+            # With its group, in which its child still is at first: without bwrap that child would wait for ever.
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
 
     def _kill_inner(self, pid: int) -> bool:
         """SIGKILL process 1 of the box; False when `pid` is no longer a child of this bwrap."""

@@ -3,20 +3,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import select
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
+from sandboxd.errors import IsolationError
 from sandboxd.isolation import backends, cgroups
+from sandboxd.isolation.box import trial_plan
 from sandboxd.isolation.plan import plan
 from sandboxd.model import Backend, Box, Limits, PlanRequest, Stdio
+from tests._require import require
 from tests.isolation import _drive
 from tests.isolation.conftest import HERE, Runner
 
@@ -156,6 +161,29 @@ def test_kill_leaves_nothing(who: Runner, ws: Path) -> None:
     result = who(text, ws, then="kill")
     assert (result.code, result.signal) == (None, 9)
     assert alive(marker) == []
+
+
+def test_a_kill_while_bwrap_builds_leaves_nothing() -> None:
+    """Neither bwrap nor the child that waits for it to be set up."""
+    require("bwrap", "userns")
+    backend = next(each for each in backends.BACKENDS if each.name == "bwrap")
+    null, pause = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC), threading.Event()
+    for number in range(60):
+        box = backend.start(trial_plan(), Stdio(null, null, null))
+        pause.wait(number / 10_000)
+        box.kill()
+        assert select.select([box.pidfd], [], [], 30)[0]
+        with contextlib.suppress(IsolationError):  # it was killed before anything ran
+            box.reap()
+        for _ in range(3000):  # until init has collected what was bwrap's child
+            try:
+                os.killpg(box.pid, 0)
+            except ProcessLookupError:
+                break
+            pause.wait(0.01)
+        else:
+            pytest.fail("a process of the box stays")
+    os.close(null)
 
 
 def test_what_the_command_leaves_behind_ends_with_it(who: Runner, ws: Path) -> None:
