@@ -62,7 +62,6 @@ from sandboxd.tooluses import ToolUses, Use
 log = logging.getLogger("sandboxd.engine")
 
 _SHORT = 500  # characters of a command that may be judged on the loop's thread
-_FRESH = 0.05  # seconds that a judgement holds when no command that writes has run since it began, here or anywhere
 _REJUDGE = 5  # how often facts, rules or modes may change under a command before it is denied
 
 
@@ -331,8 +330,6 @@ class Engine:
         """From what the hooks left of a request to its result; `ahead` ends with the decision."""
         execution, session = job.execution, job.session
         for _ in range(_REJUDGE):
-            written = None if self._lanes.writers else self._lanes.written
-            began = time.monotonic()
             question = self._question(job.request, session)
             early = await ahead.judged(question)
             judged, grounds = early or (await _judged(session, question, job.opinions), "")
@@ -356,10 +353,7 @@ class Engine:
             async with self.turn(session, not alone, execution.queued, job.turn, job.place):
                 admitted = time.monotonic()
                 job.stages.took("lane", admitted - waiting)
-                fresh, now = judged, self._question(job.request, session)
-                calm = early is None and not judged.inputs.opinions and written == self._lanes.written - alone
-                if not calm or now != question or admitted - began > _FRESH:
-                    fresh = await _judged(session, now, judged.inputs.opinions)
+                fresh = await _judged(session, self._question(job.request, session), judged.inputs.opinions)
                 job.stages.took("admission", time.monotonic() - admitted)
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now

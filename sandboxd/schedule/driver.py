@@ -22,8 +22,6 @@ class Lanes:
         self._machine = Machine(total or max(AT_LEAST, PER_CORE * (os.cpu_count() or 1)))
         self._tickets = itertools.count(1)
         self._turns: dict[int, asyncio.Future[None]] = {}
-        self.writers = 0  # that run now: those which are not concurrency-safe
-        self.written = 0  # writers that have begun, in all
 
     @contextlib.asynccontextmanager
     async def admit(
@@ -52,15 +50,7 @@ class Lanes:
                 if isinstance(instruction, Hold) and on_wait is not None:
                     on_wait(instruction.why.value)
             await turn
-            if safe:
-                yield
-                return
-            self.writers += 1
-            self.written += 1
-            try:
-                yield
-            finally:
-                self.writers -= 1
+            yield
         finally:
             del self._turns[ticket]
             self._carry_out(self._machine.handle(Left(ticket)))

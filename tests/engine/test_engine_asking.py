@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -413,6 +416,30 @@ async def test_an_agents_own_ask_replaces_no_deny(house: House) -> None:
     below = child(house, ours, ask=("Bash(touch more)",))
     checked = await house.engine.check(Request("touch more", below.id), below)
     assert checked.decision.behavior is Behavior.ASK
+
+
+async def test_facts_are_taken_anew_when_the_turn_comes_at_once(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where nothing was waited for: what changes between the judgement and the turn, by whoever, is seen."""
+    key = Path(house.engine.dirs.home) / ".ssh" / "id"
+    key.parent.mkdir(mode=0o700)
+    key.write_text("hidden words")
+    notes = house.workspace / "notes"
+    notes.write_text("shown words\n")
+    session = house.session()
+    turn = house.engine.turn
+
+    @contextlib.asynccontextmanager
+    async def swapped(*words: Any) -> AsyncIterator[None]:
+        async with turn(*words):
+            notes.unlink()
+            notes.symlink_to(key)
+            yield
+
+    monkeypatch.setattr(house.engine, "turn", swapped)
+    result, said, events = await house.run("cat notes", session)
+    assert (result.end, said) == (EndKind.DENIED, ""), result
+    (decided,) = (event for event in events if isinstance(event, Decided))
+    assert decided.decision.reason == "scope.secret"
 
 
 async def test_a_name_that_comes_to_mean_a_secret(house: House) -> None:

@@ -301,12 +301,3 @@ class TestArrivals:
         fourth.leave()
         other.leave()
         assert not arrivals._places
-
-    async def test_writers_are_counted(self) -> None:
-        """Whoever judged before can tell whether a command that writes has run since, or runs."""
-        lanes = Lanes()
-        async with lanes.admit("w", "a", True, 10):
-            assert (lanes.writers, lanes.written) == (0, 0)
-        async with lanes.admit("w", "a", False, 10):
-            assert (lanes.writers, lanes.written) == (1, 1)
-        assert (lanes.writers, lanes.written) == (0, 1)
