@@ -340,8 +340,8 @@ def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
         by_program.pop("", ()),
         frozenset(one.rule.content for one in commands if one.rule.behavior is Behavior.ALLOW and one.rule.content is not None),
     )
-    while len(_CACHE) >= _CACHE_SIZE:
-        _CACHE.pop(next(iter(_CACHE)), None)
+    if len(_CACHE) >= _CACHE_SIZE:
+        _CACHE.clear()  # in one step: several threads judge at once
     _CACHE[key] = (rules, index)
     return index
 

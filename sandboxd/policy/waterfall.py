@@ -217,8 +217,8 @@ def evaluate(inputs: Inputs) -> Decision | Needs:
     if last is not None and last[0] == inputs:
         return last[1]
     outcome = walk(inputs)
-    while len(_ANSWERED) >= _ANSWERED_SIZE:
-        _ANSWERED.pop(next(iter(_ANSWERED)), None)
+    if len(_ANSWERED) >= _ANSWERED_SIZE:
+        _ANSWERED.clear()  # in one step: several threads judge at once
     _ANSWERED[key] = (inputs, outcome)
     return outcome
 
