@@ -21,6 +21,7 @@ import _signal  # type: ignore[import-not-found]  # as in child
 import _socket
 import gc
 import posix
+import resource  # posix.wait4 needs it for its result, and would else import it in each box after its command
 import select
 
 from sandboxd.isolation import child, wire
@@ -236,7 +237,7 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
             close_up(config, rules)
         wakeup = child.listen()
         if waits:  # for a command that is there already it would only be a delay
-            rehearse(config, sock)
+            rehearse(config, wakeup)
         before = child.names(config["private"])
         wire.tell(sock, "R", (watch,))
         posix.close(watch)
@@ -313,19 +314,34 @@ def begin(asked: dict) -> int:  # type: ignore[type-arg]  # see order
     return child.spawn(asked)
 
 
-def rehearse(config: dict, sock: "_socket.socket") -> None:  # type: ignore[type-arg]  # see native.template_config
-    """Go the way of a request once, to a program that does not exist: the pages it writes are then this process's own."""
+def rehearse(config: dict, wakeup: int) -> None:  # type: ignore[type-arg]  # see native.template_config
+    """Go the way of a command once, from its order to its end, with a program that does not exist.
+
+    The pages that this writes are then this process's own; each would cost the first command a page fault.
+    """
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
-    value = {"argv": ("x",), "env": {"x": "x"}, "cwd": "/", "tty": False, "guard": (), "programs": ("/.absent",)}
-    wire.send(ours, {**value, "report_at": 0}, (0, 1, 2))
+    value = {"argv": ("bash", "-c", "x" * 512), "env": {f"NAME_{each}": "x" * 32 for each in range(32)}, "cwd": "/"}
+    wire.send(ours, {**value, "tty": False, "guard": (), "programs": ("/.absent",), "report_at": 0}, (0, 1, 2))
     message = wire.receive(theirs)
     ours.close()
-    theirs.close()
     try:
         if message is not None:
             begin({**order(config, *message), "limits": ()})
     except Failure:
         pass
+    said = theirs.fileno()
+    tell(said, "S")
+    child.serve(0, 0, said, wakeup)  # returns at once: nobody is at the other end
+    child.reap(0)
+    try:
+        posix.read(wakeup, 512)  # told of the program that did not start
+    except BlockingIOError:
+        pass
+    end_all()
+    null = posix.open("/dev/null", posix.O_WRONLY | posix.O_CLOEXEC)
+    child.report(null, (0, resource.getrusage(resource.RUSAGE_SELF)), child.names(config["private"]) - {"x"})
+    posix.close(null)
+    theirs.close()
 
 
 def end_all() -> None:
