@@ -8,10 +8,12 @@ import select
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,11 @@ class Daemon:
 
 
 @contextmanager
-def daemon(settings: str = "", *, wait: bool = True) -> Iterator[Daemon]:
-    """A daemon, serving unless `wait` is false; ended and removed at the end."""
+def daemon(
+    settings: str = "", *, wait: bool = True, module: str = "", profiles: Mapping[str, str] | None = None
+) -> Iterator[Daemon]:
+    """A daemon, serving unless `wait` is false; ended and removed at the end. `profiles` are files of its user; `module` is
+    what runs instead of `sandboxd serve`."""
     with tempfile.TemporaryDirectory(prefix="sbxd-load-") as directory:
         home = Path(directory)
         for name in ("ws", "r", "t"):
@@ -79,8 +84,12 @@ def daemon(settings: str = "", *, wait: bool = True) -> Iterator[Daemon]:
         config = home / ".config/sandboxd"
         config.mkdir(parents=True)
         (config / "config.toml").write_text(settings)
+        (config / "profiles").mkdir()
+        for name, text in (profiles or {}).items():
+            (config / f"profiles/{name}.toml").write_text(text)
         env = {"HOME": directory, "XDG_RUNTIME_DIR": f"{home}/r", "PATH": os.environ["PATH"], "TMPDIR": f"{home}/t"}
-        child = subprocess.Popen([sys.executable, "-m", "sandboxd.cli.main", "serve"], env=env, stderr=subprocess.PIPE)
+        argv = [sys.executable, "-m", *([module] if module else ["sandboxd.cli.main", "serve"])]
+        child = subprocess.Popen(argv, env=env, cwd=ROOT if module else None, stderr=subprocess.PIPE)
         try:
             assert child.stderr is not None
             while wait and select.select([child.stderr], [], [], 30)[0]:

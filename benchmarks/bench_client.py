@@ -1,0 +1,92 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the box adds to what a client waits for: `true` in a ready box, against the same through the same daemon in none.
+
+Both go from the client over gRPC through judgement, plan, streams and record and back; only that for one the daemon takes a
+ready box and for the other starts the shell itself (`benchmarks.plain`). Goal: 1.15 times. The API has no call that runs a
+command and answers once: `stream` takes the events of Start one by one to Exited, and `collected` is `run` of the blocking
+client, which gives what a call with one answer would.
+
+Agents pause between commands, and boxes are made in those pauses: before each sample the pool's figures are asked until
+boxes are ready, and a sample for which the daemon did not use a ready box does not count.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from statistics import median
+
+from benchmarks import plain
+from benchmarks.measure import Case, Measured, percentile95
+from benchmarks.running import daemon
+from sandboxd.client import Client, PoolInfo, Session
+from sandboxd.model import Exited
+
+READY = 2  # boxes that wait before a sample
+PATIENCE = 20.0  # seconds for that
+LEAST = 40  # samples of each side
+MOST = 400
+
+
+def cases() -> list[Case]:
+    return [
+        Case("client.warm_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds), 1.15),
+        Case("client.warm_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds), 1.15),
+    ]
+
+
+def _stream(session: Session) -> None:
+    with session.start("true") as execution:
+        *_, last = execution
+    assert isinstance(last, Exited), last
+
+
+def _collected(session: Session) -> None:
+    assert session.run("true").exit_code == 0
+
+
+def _measure(work: Callable[[Session], None], seconds: float) -> Measured:
+    with (
+        daemon(module="benchmarks.plain", profiles={plain.PROFILE: plain.SETTINGS}) as house,
+        Client(house.address, admin=True) as client,
+        client.session(house.workspace, headless=True) as boxed,
+        client.session(house.workspace, headless=True, profile=plain.PROFILE) as bare,
+    ):
+        for session in (boxed, bare, boxed, bare):
+            work(session)
+        ours: list[float] = []
+        theirs: list[float] = []
+        missed = 0
+        end = time.perf_counter() + seconds
+        while len(ours) < LEAST or (time.perf_counter() < end and len(ours) < MOST):
+            before = _ready(client)
+            turn = ((boxed, ours), (bare, theirs))
+            for session, out in turn if len(ours) % 2 else reversed(turn):
+                begun = time.perf_counter()
+                work(session)
+                out.append(time.perf_counter() - begun)
+            if _pool(client).warm != before.warm + 1:
+                missed += 1
+                assert missed < LEAST, "the daemon hardly ever has a ready box"
+                ours.pop()
+                theirs.pop()
+    return Measured(median(ours) / median(theirs), len(ours), _note(ours, theirs, missed))
+
+
+def _note(ours: list[float], theirs: list[float], missed: int) -> str:
+    middle, high, low = (f"{what(ours) * 1e3:.2f} ms against {what(theirs) * 1e3:.2f}" for what in (median, percentile95, min))
+    return f"{middle}; p95 {high}; fastest {low}" + (f"; {missed} without a ready box" if missed else "")
+
+
+def _pool(client: Client) -> PoolInfo:
+    found = client.status().pool
+    assert found is not None, "this machine has no native backend"
+    return found
+
+
+def _ready(client: Client) -> PoolInfo:
+    end = time.monotonic() + PATIENCE
+    while (found := _pool(client)).boxes < READY:
+        assert time.monotonic() < end, "no box gets ready"
+        time.sleep(0.005)
+    return found
