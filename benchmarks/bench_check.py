@@ -20,7 +20,7 @@ from statistics import median
 
 import grpc
 
-from benchmarks.measure import Case, Measured
+from benchmarks.measure import Case, Measured, percentile95
 from benchmarks.running import daemon
 from sandboxd.client import AsyncClient, AsyncSession
 from sandboxd.v1 import execution_pb2 as pb
@@ -87,8 +87,9 @@ async def _take_turns(address: str, workspace: str, seconds: float, figure: Call
                         echoes.append(between - begin)
         records = await client.decisions(session_id=session.id, limit=len(took))
     added = [took[each.id] - sum(timing.seconds for timing in each.timings) for each in records if each.id in took]
-    middle, echo = median(added), median(echoes)
-    return Measured(figure(middle, echo), len(added), f"{middle * 1e3:.2f} ms beyond the judgement, echo {echo * 1e3:.2f} ms")
+    usual, slow = ((what(added), what(echoes)) for what in (median, percentile95))
+    note = f"{usual[0] * 1e3:.2f} ms beyond the judgement, echo {usual[1] * 1e3:.2f} ms"
+    return Measured(figure(*usual), len(added), note, figure(*slow))
 
 
 def _request(session: AsyncSession, number: int) -> pb.ExecutionServiceCheckCommandRequest:

@@ -18,7 +18,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from statistics import median
 
-from benchmarks.measure import Case, Measured
+from benchmarks.measure import Case, Measured, middle
 from benchmarks.running import Daemon, daemon
 from sandboxd.client import AsyncClient, AsyncSession
 from sandboxd.config import ClassifierSettings, ProviderKind
@@ -113,7 +113,7 @@ async def _decided_first(house: Daemon, server: Loopback, session: AsyncSession)
 async def _decided(house: Daemon, server: Loopback, session: AsyncSession) -> Measured:
     await _to_decision(session, "python3 -c 'print(0)'")
     samples = [await _to_decision(session, f"python3 -c 'print({number})'") for number in range(1, 6)]
-    return Measured(median(samples), len(samples), f"max {max(samples):.0f} ms")
+    return middle(samples, f"max {max(samples):.0f} ms")
 
 
 async def _read_only(house: Daemon, server: Loopback, session: AsyncSession) -> Measured:
@@ -124,7 +124,7 @@ async def _read_only(house: Daemon, server: Loopback, session: AsyncSession) -> 
         await asyncio.sleep(_QUIET)
         samples.append(await _to_decision(session, f"cat {number}.txt | head -n 3"))
     assert not server.requests, "something was sent"
-    return Measured(median(samples), len(samples), f"min {min(samples):.1f} ms, {len(server.requests)} requests")
+    return middle(samples, f"min {min(samples):.1f} ms, {len(server.requests)} requests")
 
 
 async def _cancel() -> Measured:
@@ -144,7 +144,7 @@ async def _cancel() -> Measured:
                 started = asyncio.get_running_loop().time()
                 task.cancel()
                 samples.append((await server.left.get() - started) * 1e3)
-            return Measured(median(samples), len(samples), f"max {max(samples):.1f} ms")
+            return middle(samples, f"max {max(samples):.1f} ms")
         finally:
             await asked.close()
 
@@ -161,9 +161,9 @@ async def _start(seconds: float) -> Measured:
                 samples[configured].append(first)
                 judged.append(judgement)
                 busy.append(processor)
-    value, without = median(samples[True]), median(samples[False])
+    without = median(samples[False])
     note = f"without a classifier {without:.0f} ms; first judgement {median(judged):.0f} ms"
-    return Measured(value, len(samples[True]), f"{note}; processor time {median(busy):.0f} ms")
+    return middle(samples[True], f"{note}; processor time {median(busy):.0f} ms")
 
 
 async def _first_answers(settings: str) -> tuple[float, float, float]:

@@ -14,10 +14,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from statistics import median
 
 from benchmarks import plain
-from benchmarks.measure import Case, Measured, percentile95
+from benchmarks.measure import Case, Measured, against
 from benchmarks.running import daemon
 from sandboxd.client import Client, PoolInfo, Session
 from sandboxd.model import Exited
@@ -70,12 +69,8 @@ def _measure(work: Callable[[Session], None], seconds: float) -> Measured:
                 assert missed < LEAST, "the daemon hardly ever has a ready box"
                 ours.pop()
                 theirs.pop()
-    return Measured(median(ours) / median(theirs), len(ours), _note(ours, theirs, missed))
-
-
-def _note(ours: list[float], theirs: list[float], missed: int) -> str:
-    middle, high, low = (f"{what(ours) * 1e3:.2f} ms against {what(theirs) * 1e3:.2f}" for what in (median, percentile95, min))
-    return f"{middle}; p95 {high}; fastest {low}" + (f"; {missed} without a ready box" if missed else "")
+    note = f"fastest {min(ours) * 1e3:.2f} against {min(theirs) * 1e3:.2f}; {missed} found no ready box"
+    return against(ours, theirs, unit="ms", note=note)
 
 
 def _pool(client: Client) -> PoolInfo:

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 from time import perf_counter
 
-from benchmarks.measure import Case, Measured
+from benchmarks.measure import Case, Measured, against, middle, percentile95
 from sandboxd.isolation import backends, interpreter, profiles
 from sandboxd.isolation.bwrap import Bwrap
 from sandboxd.isolation.native import Native
@@ -109,7 +109,9 @@ def cases() -> list[Case]:
         Case("warm.sustained_1_vs_plain", "x", lambda _: _sustained(1)),
         Case("warm.sustained_10_vs_plain", "x", lambda _: _sustained(10), 0.33, higher=True),
         Case("warm.sustained_100_vs_plain", "x", lambda _: _sustained(100)),
+        Case("warm.sustained_1_vs_bwrap", "x", lambda _: _sustained(1, bwrap=True)),
         Case("warm.sustained_10_vs_bwrap", "x", lambda _: _sustained(10, bwrap=True), 1.7, higher=True),
+        Case("warm.sustained_100_vs_bwrap", "x", lambda _: _sustained(100, bwrap=True)),
         Case("warm.idle_box", "MB", _idle, 2.0),
         Case("warm.first_box", "ms", _first, 100.0),
         Case("warm.kill_200_children", "ms", _kill, 50.0),
@@ -129,8 +131,7 @@ def _interleaved(seconds: float, prepare: Callable[[], object], *works: Callable
 
 
 def _ratio(ours: list[float], theirs: list[float]) -> Measured:
-    note = f"{median(ours) * 1e6:.0f} us against {median(theirs) * 1e6:.0f}; of the fastest {min(ours) / min(theirs):.2f}"
-    return Measured(median(ours) / median(theirs), len(ours), note)
+    return against(ours, theirs, note=f"of the fastest {min(ours) / min(theirs):.2f}")
 
 
 def _warm(here: Scene, seconds: float, *, writes: bool = False) -> Measured:
@@ -160,12 +161,11 @@ def _as_user(seconds: float) -> Measured:
         text=True,
         check=True,
     )
-    value, n, note = json.loads(done.stdout)
-    return Measured(value, n, note)
+    return Measured(*json.loads(done.stdout))
 
 
-def as_words(measured: Measured) -> tuple[float, int, str]:
-    return measured.value, measured.n, measured.note
+def as_words(measured: Measured) -> tuple[float, int, str, float | None]:
+    return measured.value, measured.n, measured.note, measured.p95
 
 
 def _cold(seconds: float) -> Measured:
@@ -200,7 +200,8 @@ def _bwrap(seconds: float) -> Measured:
 
 
 def _sustained(at_once: int, *, bwrap: bool = False) -> Measured:
-    """Commands a second, over those of plain bash (or bwrap); the median of three turns."""
+    """Commands a second, over those of plain bash (or bwrap); the median of three turns. p95 is that of how long one command
+    takes from its start to its end, theirs over ours, so that more is better there too."""
     here = scene()
     launch = here.plan("true")
     count = max(40, 2 * at_once)
@@ -208,37 +209,44 @@ def _sustained(at_once: int, *, bwrap: bool = False) -> Measured:
     for _ in range(3):
         ours.append(_rate(here, here.native, launch, at_once, count))
         theirs.append(_rate(here, here.bwrap if bwrap else None, launch, at_once, count))
-    return Measured(median(ours) / median(theirs), 3, f"{median(ours):.0f} a second against {median(theirs):.0f}")
+    rate, other = (median(rate for rate, _ in turns) for turns in (ours, theirs))
+    slow, slow_other = (percentile95([each for _, taken in turns for each in taken]) for turns in (ours, theirs))
+    note = f"{rate:.0f} a second against {other:.0f}; p95 of one {slow * 1e3:.1f} ms against {slow_other * 1e3:.1f}"
+    return Measured(rate / other, 3, note, slow_other / slow)
 
 
-def _rate(here: Scene, backend: Backend | None, launch: LaunchPlan, at_once: int, count: int) -> float:
+def _rate(here: Scene, backend: Backend | None, launch: LaunchPlan, at_once: int, count: int) -> tuple[float, list[float]]:
+    """Commands a second, and how many seconds each took."""
     stdio = Stdio(here.null, here.null, here.null)
-    running: dict[int, Box | subprocess.Popen[bytes]] = {}
+    running: dict[int, tuple[float, Box | subprocess.Popen[bytes]]] = {}
+    taken: list[float] = []
     poll = select.poll()
     begun = perf_counter()
     started = ended = 0
     while ended < count:
         while len(running) < at_once and started < count:
+            at = perf_counter()
             if backend is not None:
                 box = backend.start(launch, stdio)
-                running[box.pidfd] = box
+                running[box.pidfd] = at, box
                 poll.register(box.pidfd, select.POLLIN)
             else:
                 process = subprocess.Popen(PLAIN, stdin=here.null, stdout=here.null, stderr=here.null)
                 fd = os.pidfd_open(process.pid)
-                running[fd] = process
+                running[fd] = at, process
                 poll.register(fd, select.POLLIN)
             started += 1
         for fd, _ in poll.poll():
             poll.unregister(fd)
-            one = running.pop(fd)
+            at, one = running.pop(fd)
             if isinstance(one, subprocess.Popen):
                 one.wait()
                 os.close(fd)
             else:
                 _end(one)
+            taken.append(perf_counter() - at)
             ended += 1
-    return count / (perf_counter() - begun)
+    return count / (perf_counter() - begun), taken
 
 
 def _idle(seconds: float) -> Measured:
@@ -248,7 +256,7 @@ def _idle(seconds: float) -> Measured:
     assert here.native.zygote_pid is not None
     boxes = [box for template in _children(here.native.zygote_pid) for box in _children(template)]
     sizes = [_pss(pid) for pid in boxes]
-    return Measured(median(sizes) / MB, len(sizes), f"largest {max(sizes) / MB:.2f}; read as root")
+    return middle([size / MB for size in sizes], f"largest {max(sizes) / MB:.2f}; read as root")
 
 
 def _children(pid: int) -> list[int]:
@@ -275,7 +283,7 @@ def _first(seconds: float) -> Measured:
         assert native.prepare(launch, 1, 30.0)
         taken.append((perf_counter() - begun) * 1e3)
         native.close()
-    return Measured(median(taken), len(taken), f"best {min(taken):.0f}")
+    return middle(taken, f"best {min(taken):.0f}")
 
 
 def _kill(seconds: float) -> Measured:
@@ -296,4 +304,4 @@ def _kill(seconds: float) -> Measured:
         taken.append((perf_counter() - begun) * 1e3)
         assert status.signal == signal.SIGKILL
         os.close(read)
-    return Measured(median(taken), len(taken), f"best {min(taken):.1f}")
+    return middle(taken, f"best {min(taken):.1f}")

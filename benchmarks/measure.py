@@ -8,15 +8,15 @@ A bench module (`benchmarks/bench_<area>.py`) has one function, `cases() -> list
     figure("daemon.idle_rss", read_rss, unit="MB", goal=60)           whatever number `read_rss()` returns
 
 Interleaved: ours and theirs take turns in small blocks, so that a machine that slows down slows both. The ratio is
-that of the medians. A block repeats its callable until it lasts at least `MIN_BLOCK` seconds, so the clock's grain and
-the loop's own cost do not show.
+that of the medians, and beside it stands that of the 95th percentiles. A block repeats its callable until it lasts at
+least `MIN_BLOCK` seconds, so the clock's grain and the loop's own cost do not show.
 """
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from statistics import median, quantiles
 from time import perf_counter
 
@@ -26,11 +26,16 @@ SCALE = {"s": 1.0, "ms": 1e3, "us": 1e6, "ns": 1e9}  # unit of duration -> how m
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """`value` in the case's unit; `n` samples (of each side); `note` is shown in the table."""
+    """`value` in the case's unit; `n` samples (of each side); `note` is shown in the table.
+
+    `p95`: the same figure of the 95th percentiles instead of the medians, where there are samples to take them from: of
+    times it is the slowest twentieth, whatever the value is made of.
+    """
 
     value: float
     n: int
     note: str = ""
+    p95: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,9 +68,7 @@ def compare(
     """Median time of `ours` over that of `theirs`, from at most `rounds` interleaved samples of each."""
 
     def run(seconds: float) -> Measured:
-        left, right = sample(ours, theirs, seconds=seconds, rounds=rounds)
-        ours_s, theirs_s = median(left), median(right)
-        return Measured(ours_s / theirs_s, len(left), f"{ours_s * 1e6:.1f} us against {theirs_s * 1e6:.1f} us")
+        return against(*sample(ours, theirs, seconds=seconds, rounds=rounds))
 
     return Case(name, "x", run, goal)
 
@@ -83,8 +86,8 @@ def duration(
 
     def run(seconds: float) -> Measured:
         (samples,) = sample(work, seconds=seconds, rounds=rounds)
-        value = percentile95(samples) if p95 else median(samples)
-        return Measured(value * SCALE[unit], len(samples), f"p95 {percentile95(samples) * SCALE[unit]:.1f} {unit}")
+        measured = middle([each * SCALE[unit] for each in samples])
+        return replace(measured, value=measured.p95) if p95 and measured.p95 is not None else measured
 
     return Case(name, unit, run, goal)
 
@@ -101,10 +104,21 @@ def figure(
     """The median of `rounds` calls of `read`, which measures by itself: bytes, calls a second, a count."""
 
     def run(seconds: float) -> Measured:
-        values = [read() for _ in range(rounds)]
-        return Measured(median(values), rounds)
+        return middle([read() for _ in range(rounds)])
 
     return Case(name, unit, run, goal, higher)
+
+
+def middle(samples: Sequence[float], note: str = "") -> Measured:
+    """Median and 95th percentile of samples in the case's unit; of one, only that."""
+    return Measured(median(samples), len(samples), note, percentile95(samples) if len(samples) > 1 else None)
+
+
+def against(ours: Sequence[float], theirs: Sequence[float], *, unit: str = "us", note: str = "") -> Measured:
+    """The ratio of the medians of two lots of seconds, and of their 95th percentiles; `unit` is that of the note."""
+    value, p95 = median(ours) / median(theirs), percentile95(ours) / percentile95(theirs)
+    said = f"{median(ours) * SCALE[unit]:.4g} {unit} against {median(theirs) * SCALE[unit]:.4g}"
+    return Measured(value, len(ours), f"{said}; {note}" if note else said, p95)
 
 
 def sample(*works: Callable[[], object], seconds: float, rounds: int) -> tuple[list[float], ...]:
@@ -130,7 +144,7 @@ def sample(*works: Callable[[], object], seconds: float, rounds: int) -> tuple[l
     return samples
 
 
-def percentile95(samples: list[float]) -> float:
+def percentile95(samples: Sequence[float]) -> float:
     """The 95th percentile; of fewer than two samples, the largest."""
     return quantiles(samples, n=20, method="inclusive")[-1] if len(samples) > 1 else max(samples)
 

@@ -44,8 +44,8 @@ class PlainBox:
         _, status, used = os.wait4(self.pid, 0)
         os.close(self.pidfd)
         code = self._process.returncode = os.waitstatus_to_exitcode(status)
-        ended = (code, None) if code >= 0 else (None, -code)
-        return ExitStatus(*ended, used.ru_utime, used.ru_stime, used.ru_maxrss * 1024)
+        times = used.ru_utime, used.ru_stime, used.ru_maxrss * 1024
+        return ExitStatus(code, None, *times) if code >= 0 else ExitStatus(None, -code, *times)
 
 
 class Plain:

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`python -m benchmarks.run [NAME…]`: run every case of every bench module, print a table, write build/bench.json.
 
-build/bench.json is `{name: {ratio, unit, goal, met, n}}`; an absolute figure stands in `ratio` with its unit. Names
+build/bench.json is `{name: {ratio, unit, goal, met, n, p95}}`; an absolute figure stands in `ratio` with its unit, and `p95` is
+the same figure of the 95th percentiles (null where there was one sample). Names
 given on the command line are prefixes and choose the cases. The whole run is bounded by TOTAL seconds: each case gets an
 even share of what is left, at most SHARE, and what no time is left for is reported as not measured, never as met.
 Exit status 1 when a case could not be measured; a missed goal is a fact for the table, not an error.
@@ -47,12 +48,13 @@ def main(argv: list[str]) -> int:
     record: dict[str, dict[str, object]] = {}
     failed = 0
     width = max(len(case.name) for case in chosen)
+    print(f"{'case':<{width}}  {'median':>10} {'p95':>10} {'':<4} {'goal':>10}")
     for index, case in enumerate(chosen):
         left = end - perf_counter()
         measured = _measure(case, min(SHARE, left / (len(chosen) - index))) if left > 0 else None
         if measured is None:
             failed += 1
-            record[case.name] = {"ratio": None, "unit": case.unit, "goal": case.goal, "met": False, "n": 0}
+            record[case.name] = {"ratio": None, "unit": case.unit, "goal": case.goal, "met": False, "n": 0, "p95": None}
             print(f"{case.name:<{width}}  not measured")
             continue
         met = case.met(measured.value)
@@ -62,6 +64,7 @@ def main(argv: list[str]) -> int:
             "goal": case.goal,
             "met": met,
             "n": measured.n,
+            "p95": None if measured.p95 is None else round(measured.p95, 4),
         }
         print(_row(case, measured, met, width), flush=True)
     OUT.parent.mkdir(exist_ok=True)
@@ -82,7 +85,8 @@ def _row(case: Case, measured: Measured, met: bool | None, width: int) -> str:
     sign = ">=" if case.higher else "<="
     goal = "" if case.goal is None else f"{sign} {case.goal:g}"
     verdict = {True: "met", False: "MISSED", None: ""}[met]
-    figure = f"{measured.value:>10.3f} {case.unit:<4}"
+    p95 = "-" if measured.p95 is None else f"{measured.p95:.3f}"
+    figure = f"{measured.value:>10.3f} {p95:>10} {case.unit:<4}"
     return f"{case.name:<{width}}  {figure} {goal:>10}  {verdict:<6}  n={measured.n:<5} {measured.note}".rstrip()
 
 
