@@ -88,6 +88,18 @@ AWK = [
     ("{ if (a / b > 1) print c }", []),
     ("{ x[$1] = $2 } END { for (k in x) print k, x[k] }", []),
     ("function f(a) { return a > 1 }\n{ print f($1) }", []),
+    ('BEGIN { print 1,\n\n 2 > "o" }', [("path.write", "o")]),
+    ('BEGIN { print 1 || # why\n\n 2 > "o" }', [("path.write", "o")]),
+    ('{ print $1 ?\n 2 : 3 > "o" }', [("path.write", "o")]),
+    ('{ print 1 in\n a > "o" }', [("path.write", "o")]),
+    ("{ print\n}\n$2 > 4", []),
+    ("{ print a[1]\n x > y }", []),
+    ('BEGIN { ARGV[1] = "f" }', [("path.read", "f")]),
+    ("BEGIN { ARGV[ARGC++] = x }", [("path.read", None)]),
+    ('BEGIN { n = ARGV[1]; ARGV[1] = "" } FILENAME == ARGV[2] { print ARGV[2] }', []),
+    ('BEGIN { sub(/a/, "b", ARGV[1]) }', [("path.read", None)]),
+    ('BEGIN { split("f g", ARGV) }', [("path.read", None)]),
+    ("BEGIN { for (k in ARGV) print ARGV[k] }", []),
 ]
 
 
@@ -110,6 +122,7 @@ def test_awk_programs_show_what_they_reach(program: str, found: list[tuple[str, 
         "{print $/a/}",
         "{`x`}",
         "{FUNCTAB[1]}",
+        "BEGIN { getline /1; system(x); y = 1/1 }",
     ],
 )
 def test_no_awk_program_is_guessed(program: str) -> None:
@@ -132,6 +145,9 @@ SQL_READS = [
     "\\d+ t",
     "\\l",
     "show tables",
+    "select a, count(*) from t where b in (1, 2) group by a having max(c) > 3",
+    "select coalesce(a, 'x') /* why */ from t -- done",
+    "select a || '--' || b from t",
 ]
 SQL_CHANGES = [
     "",
@@ -169,6 +185,18 @@ SQL_CHANGES = [
     "vacuum into 'x'",
     "copy t to program 'rm x'",
     "select 'a",
+    "select 1 /*! into outfile 'x' */",
+    "select 1 /*M! into outfile 'x' */",
+    "select 1 --x into outfile 'y'",
+    "select 'a\\'b', 1 into outfile 'x' -- '",
+    "select 1 # '\n into outfile 'x' -- '",
+    "select $q$ ' $q$; drop table t; --'",
+    "select 1 /* /* */ ' */; drop table t; --'",
+    "select [a'b], writefile('x', 'y') -- '",
+    "select tidy_up()",
+    "select app.tidy_up(1)",
+    "select sys_exec('id')",
+    "select net . http_post('http://h.example')",
 ]
 
 

@@ -96,8 +96,9 @@ _SYMBOLS = frozenset(("SYMTAB", "FUNCTAB"))
 _STREAMS = frozenset(("/dev/stdout", "/dev/stderr", "/dev/stdin", "-", "/dev/null"))
 
 
-# A newline after one of these does not end the statement.
-_CONTINUES = frozenset((("op", ","), ("op", "&&"), ("op", "||"), ("op", "{"), ("name", "do"), ("name", "else")))
+# A newline ends a statement only behind one of these; behind any other operator it may go on (which ones differs: gawk goes
+# on after `?` and `:`, busybox after `in` and `~`), however many newlines follow.
+_CLOSES = frozenset((")", "]", "}", "{", ";", "++", "--"))
 
 
 class NotAwk(Exception):
@@ -149,7 +150,8 @@ def _act(call: Call, word: Word, name: str, argument: str | None) -> None:
         call.effect(ROLES["secret"], "awk.environ", word.span, detail="the environment", secret=True)
     elif argument is not None and argument.startswith(("/inet", "/dev/tcp", "/dev/udp")):
         call.effect(ROLES["host.send"], "awk.inet", word.span)
-    elif argument is not None and argument not in _STREAMS:
+    elif argument is not None and (argument not in _STREAMS or (argument == "-" and name != "path.read")):
+        # gawk's `-` is standard output, that of mawk and others a file of this name.
         call.named(ROLES[name], argument, f"awk.{name}", word.span)
     elif argument is None:
         call.at(ROLES[name], Target(None, fragments=call.mentions()), f"awk.{name}", word.span)
@@ -189,7 +191,7 @@ def actions(program: str) -> tuple[tuple[str, str | None], ...]:
             elif text == ">" and printing >= 0 and depth <= printing:
                 found.append(("path.write", _lone(tokens, at + 1, 1)))
         elif kind == "newline":
-            if depth <= printing and (at == 0 or tokens[at - 1] not in _CONTINUES):
+            if depth <= printing and _may_end(tokens, at):
                 printing = -1
         elif kind == "name":
             if text in ("print", "printf"):
@@ -205,6 +207,8 @@ def actions(program: str) -> tuple[tuple[str, str | None], ...]:
                 raise NotAwk(f"`{text}` reaches every function")
             elif text == "ENVIRON":
                 found.append(("environ", None))
+            elif text == "ARGV":
+                _arguments(tokens, at, found)
             elif after == ("op", "(") and text not in known and ("::" in text or _adjacent(program, text)):
                 raise NotAwk(f"unknown function `{text}`")
     return tuple(found)
@@ -215,6 +219,40 @@ def _adjacent(program: str, name: str) -> bool:
     return re.search(rf"\b{re.escape(name)}\(", program) is not None and name not in ("if", "while", "for", "BEGIN", "END")
 
 
+def _may_end(tokens: list[tuple[str, str]], at: int) -> bool:
+    """Whether the newline at `at` can be the end of a statement."""
+    while at and tokens[at - 1][0] == "newline":
+        at -= 1
+    kind, text = tokens[at - 1] if at else ("newline", "")
+    return text in _CLOSES if kind == "op" else text != "in"
+
+
+def _arguments(tokens: list[tuple[str, str]], at: int, found: list[tuple[str, str | None]]) -> None:
+    """`ARGV[n] = file`: what is put there is read as an operand would be. Comparing and printing an element is nothing."""
+    position = at + 1
+    if tokens[position : position + 1] != [("op", "[")]:
+        if tokens[at - 1 : at] != [("name", "in")]:
+            found.append(("path.read", None))
+        return
+    position = _behind_bracket(tokens, position)
+    if tokens[position : position + 1] == [("op", "=")]:
+        text = _lone(tokens, position + 1, 1)
+        if text != "":
+            found.append(("path.read", text))
+    elif tokens[at - 1 : at] == [("name", "getline")] or tokens[position : position + 1] == [("op", ")")]:
+        found.append(("path.read", None))
+
+
+def _behind_bracket(tokens: list[tuple[str, str]], position: int) -> int:
+    level = 0
+    while position < len(tokens):
+        level += {"[": 1, "]": -1}.get(tokens[position][1], 0)
+        position += 1
+        if level == 0:
+            break
+    return position
+
+
 def _getline(tokens: list[tuple[str, str]], at: int, found: list[tuple[str, str | None]]) -> None:
     """`getline [var] [< file]`."""
     position = at + 1
@@ -223,12 +261,7 @@ def _getline(tokens: list[tuple[str, str]], at: int, found: list[tuple[str, str 
     if position < len(tokens) and tokens[position][0] in ("name", "number"):
         position += 1
         if position < len(tokens) and tokens[position] == ("op", "["):
-            level = 0
-            while position < len(tokens):
-                level += {"[": 1, "]": -1}.get(tokens[position][1], 0)
-                position += 1
-                if level == 0:
-                    break
+            position = _behind_bracket(tokens, position)
     if position < len(tokens) and tokens[position] == ("op", "<"):
         found.append(("path.read", _lone(tokens, position + 1, 1)))
 
@@ -271,6 +304,8 @@ def _tokens(program: str) -> list[tuple[str, str]]:
     opened: list[bool] = []  # for each open parenthesis, whether it holds the condition of a statement
     condition = False  # whether the last token closed such a condition: then a `/` begins a regular expression
     while at < len(program):
+        if program[at] == "/" and out and out[-1] == ("name", "getline"):
+            raise NotAwk("`getline` before `/`")
         if program[at] == "/" and (condition or _regex_may_start(out)):
             at = _regex(program, at)
             out.append(("regex", ""))

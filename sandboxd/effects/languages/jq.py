@@ -7,7 +7,6 @@ import re
 
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
-from sandboxd.effects.targets import Target
 
 _STRING = re.compile(r'"(?:[^"\\(]|\\[^(]|\((?!\\))*"')
 _ENVIRONMENT = re.compile(r"\$ENV\b|\$__prog_args\b|(?<![.\w$\"])env\b(?!\s*:)")
@@ -37,4 +36,5 @@ def read(call: Call) -> None:
         if _ENVIRONMENT.search(bare):
             call.effect(ROLES["secret"], "jq.env", word.span, detail="the environment", secret=True)
         if _MODULES.search(bare):
-            call.at(ROLES["path.read"], Target(None), "jq.import", word.span)
+            detail = "a module may print the environment"
+            call.effect(ROLES["secret"], "jq.import", word.span, detail=detail, secret=True)
