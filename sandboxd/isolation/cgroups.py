@@ -27,8 +27,10 @@ FRESH = 60.0  # seconds in which another daemon may have made a group and not ye
 CONTROLLERS = ("pids", "memory")
 _FILES = {1: {"pids": "pids.max", "memory": "memory.limit_in_bytes"}, 2: {"pids": "pids.max", "memory": "memory.max"}}
 # (file, key) of the counters of refused processes and of processes killed for want of memory
-_REFUSED = (("pids.events", "max"),)
-_KILLED = (("memory.events", "oom_kill"), ("memory.oom_control", "oom_kill"))
+_COUNTERS = {
+    1: {"pids": ("pids.events", "max"), "memory": ("memory.oom_control", "oom_kill")},
+    2: {"pids": ("pids.events", "max"), "memory": ("memory.events", "oom_kill")},
+}
 _unremoved: set[str] = set()
 
 
@@ -96,13 +98,15 @@ def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
 
 def events(paths: tuple[str, ...]) -> tuple[int, int]:
     """(processes killed at the memory limit, processes refused at their limit) as the groups of a box counted."""
-    if not paths:
-        return 0, 0
-    killed, refused = (
-        max((_counter(f"{path}/{file}", key) for path in paths for file, key in sources), default=0)
-        for sources in (_KILLED, _REFUSED)
-    )
+    refused, killed = (_count(paths, controller) for controller in CONTROLLERS)
     return killed, refused
+
+
+def _count(paths: tuple[str, ...], controller: str) -> int:
+    """What the group with that controller has counted, 0 when there is none."""
+    parent = available().get(controller)
+    file, key = _COUNTERS[found().version][controller]
+    return next((_counter(f"{path}/{file}", key) for path in paths if os.path.dirname(path) == parent), 0)
 
 
 def remove(paths: tuple[str, ...]) -> None:

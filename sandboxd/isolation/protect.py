@@ -47,6 +47,7 @@ def _checked(plan: LaunchPlan, made: frozenset[str]) -> LaunchPlan:
     done: list[Mount] = []
     gone: set[str] = set()
     absent = frozenset(path for path, _ in plan.absent)
+    swappable: list[Mount] = []  # in what they show, a command can put a link in the place of a directory
     for mount in plan.mounts:
         if mount.target in made:
             done.append(mount)
@@ -56,18 +57,28 @@ def _checked(plan: LaunchPlan, made: frozenset[str]) -> LaunchPlan:
             continue
         if mount.kind is MountKind.SEAL and mount.target in gone:
             continue
-        if mount.kind is not MountKind.SEAL and mount.target != "/":
-            below = next(
-                each for each in reversed(done) if each.kind is not MountKind.SEAL and is_within(mount.target, each.target)
-            )
-            if below.kind in _BINDS and (below.kind is MountKind.WRITABLE or below.source != below.target):
-                rest = mount.target[len(below.target) :].strip("/")
-                if below.source != below.target:
-                    _make_way(below.source, rest, mount, plan)
-                elif rest:
-                    _check_way(below.source, rest, mount)
+        if mount.kind is not MountKind.SEAL:
+            if any(is_within(mount.target, each.target) for each in swappable):
+                _check(mount, next(each for each in reversed(done) if _holds(each, mount)), plan)
+            if mount.kind in _BINDS and (mount.kind is MountKind.WRITABLE or mount.source != mount.target):
+                swappable.append(mount)
         done.append(mount)
     return dataclasses.replace(plan, mounts=tuple(done)) if gone else plan
+
+
+def _holds(outer: Mount, mount: Mount) -> bool:
+    return outer.kind is not MountKind.SEAL and is_within(mount.target, outer.target)
+
+
+def _check(mount: Mount, below: Mount, plan: LaunchPlan) -> None:
+    """Check the way to a mount's target through `below`, the mount that it lies in."""
+    if below.kind not in _BINDS:
+        return
+    rest = mount.target[len(below.target) :].strip("/")
+    if below.source != below.target:
+        _make_way(below.source, rest, mount, plan)
+    elif rest and below.kind is MountKind.WRITABLE:
+        _check_way(below.source, rest, mount)
 
 
 def settle(plan: LaunchPlan) -> tuple[str, ...]:
