@@ -10,7 +10,7 @@ export CMD
 BIN := .venv/bin
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help setup run test check lint types proto proto-check bench fuzz clean
+.PHONY: help setup run test check lint types proto proto-check bench peers bench-peers fuzz clean
 
 help: ## print this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' Makefile
@@ -45,9 +45,15 @@ proto-check: setup ## sandboxd/v1 is what proto/ makes, and breaks no client
 bench: setup ## measure; prints a table and writes build/bench.json (at most four minutes)
 	@$(BIN)/python -m benchmarks.run
 
+peers: setup ## install what `make bench-peers` measures, into .peers/; what cannot be installed is said
+	@.ci/peers
+
+bench-peers: setup ## measure others beside sandboxd, as far as they are installed (a minute)
+	@$(BIN)/python -m benchmarks.peers
+
 fuzz: setup ## the long fuzz and load tests that `make test` leaves out
 	@$(BIN)/pytest -m slow -p no:xdist
 
-clean: ## remove what was built or cached; keeps .venv
+clean: ## remove what was built or cached; keeps .venv and .peers
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +

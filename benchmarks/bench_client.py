@@ -58,7 +58,7 @@ def _measure(work: Callable[[Session], None], seconds: float) -> Measured:
         missed = 0
         end = time.perf_counter() + seconds
         while len(ours) < LEAST or (time.perf_counter() < end and len(ours) < MOST):
-            before = _ready(client)
+            before = ready(client)
             turn = ((boxed, ours), (bare, theirs))
             for session, out in turn if len(ours) % 2 else reversed(turn):
                 begun = time.perf_counter()
@@ -79,7 +79,8 @@ def _pool(client: Client) -> PoolInfo:
     return found
 
 
-def _ready(client: Client) -> PoolInfo:
+def ready(client: Client) -> PoolInfo:
+    """Wait until the daemon has ready boxes; its figures then."""
     end = time.monotonic() + PATIENCE
     while (found := _pool(client)).boxes < READY:
         assert time.monotonic() < end, "no box gets ready"

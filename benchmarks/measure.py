@@ -117,7 +117,10 @@ def middle(samples: Sequence[float], note: str = "") -> Measured:
 def against(ours: Sequence[float], theirs: Sequence[float], *, unit: str = "us", note: str = "") -> Measured:
     """The ratio of the medians of two lots of seconds, and of their 95th percentiles; `unit` is that of the note."""
     value, p95 = median(ours) / median(theirs), percentile95(ours) / percentile95(theirs)
-    said = f"{median(ours) * SCALE[unit]:.4g} {unit} against {median(theirs) * SCALE[unit]:.4g}"
+    said = " against ".join(
+        f"{figure:.{1 if figure >= 100 else 2}f} {unit}"
+        for figure in (each * SCALE[unit] for each in (median(ours), median(theirs)))
+    )
     return Measured(value, len(ours), f"{said}; {note}" if note else said, p95)
 
 
