@@ -21,11 +21,12 @@ import select
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import mountsteps, pool
+from sandboxd.isolation.kept import Kept
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Caps, Demand, Stock
@@ -48,17 +49,26 @@ class Entry:
     template: Template
     demand: Demand = field(default_factory=Demand)
     boxes: list[NativeBox] = field(default_factory=list)
+    kept: Kept = field(default_factory=Kept)
+
+    def stock(self) -> Stock:
+        return Stock(self.demand, len(self.boxes), bool(self.plan.kept_for), self.kept.since())
+
+    def all(self) -> list[NativeBox]:
+        return [*self.boxes, *self.kept.boxes()]
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What the status tells: boxes and templates ready now; starts from a ready box, a template, or neither."""
+    """What the status tells: boxes and templates ready now; starts from a ready box, a template, or neither; and starts in a
+    box that has run a command of the same session."""
 
     boxes: int
     templates: int
     warm: int
     from_template: int
     cold: int
+    reused: int = 0
 
 
 class Keeper:
@@ -78,7 +88,7 @@ class Keeper:
         self._sleeps = False
         self._last_event = 0.0
         self._pause_until = 0.0
-        self._counts = {"warm": 0, "template": 0, "cold": 0}
+        self._counts = {"warm": 0, "template": 0, "cold": 0, "reused": 0}
         self._mounts = os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC)
         self._mounts_changed = watcher(self._mounts)
 
@@ -99,9 +109,9 @@ class Keeper:
                     entry = None
             if entry is None:
                 return self._first(key, plan, now)
-            box = self._ready(entry)
+            box = self._kept(entry, plan.kept_for) or self._ready(entry)
             if box is not None:
-                self._counts["warm"] += 1
+                self._counts["warm" if box.uses == 1 else "reused"] += 1
             else:
                 try:
                     box = self._make_box(entry.template, plan, seen if entry.template.seen is None else None, False)
@@ -140,6 +150,14 @@ class Keeper:
         template.look()
         return not template.failure and (template.seen is None or template.seen == seen) and template.unchanged()
 
+    def _kept(self, entry: Entry, session: str) -> NativeBox | None:
+        if not session:
+            return None
+        found, useless = entry.kept.take(session)
+        for box in useless:
+            self._give_up(box)
+        return found
+
     def _ready(self, entry: Entry) -> NativeBox | None:
         waiting = []
         found = None
@@ -169,9 +187,22 @@ class Keeper:
                 return
             now = self._last_event = time.monotonic()
             if entry is not None:
+                self._keep_kept(entry, box, now)
                 entry.demand = pool.ended(entry.demand, now)
             self._over.append(box)
             self._work()
+
+    def _keep_kept(self, entry: Entry, box: NativeBox, now: float) -> None:
+        """Have the box wait for its session's next command, if it can and may."""
+        if self._entries.get(entry.key) is not entry:
+            return
+        total = sum(len(each.kept.since()) for each in self._entries.values())
+        places = pool.keeps(entry.stock(), self.caps, box.uses, total)
+        successor = box.successor() if places else None
+        if successor is not None:
+            for each in entry.kept.oldest(places - 1):
+                self._give_up(each)
+            entry.kept.add(successor, now)
 
     # -- keeping ---------------------------------------------------------------------------------------------------------
 
@@ -214,13 +245,16 @@ class Keeper:
         self._look_at_host()
         for entry in list(self._entries.values()):
             self._look_at(entry, now)
-        stocks = {key: Stock(entry.demand, len(entry.boxes)) for key, entry in self._entries.items()}
+        stocks = {key: entry.stock() for key, entry in self._entries.items()}
         decision = pool.decide(stocks, self.caps, now, self._last_event)
         for key in decision.expire:
             self._forget(self._entries[key])
         for key, count in decision.drop.items():
             for _ in range(count):
                 self._give_up(self._entries[key].boxes.pop())
+        for key, count in decision.part.items():
+            for box in self._entries[key].kept.oldest(count):
+                self._give_up(box)
         if decision.make and now < self._pause_until:
             return self._pause_until
         making = False
@@ -247,6 +281,8 @@ class Keeper:
         if entry.template.failure:
             self._forget(entry)
             return
+        for box in entry.kept.useless():
+            self._give_up(box)
         for box in entry.boxes:
             box.look()
         if any(box.ended() for box in entry.boxes):
@@ -264,9 +300,9 @@ class Keeper:
         if self._entries.get(entry.key) is not entry:
             return  # that was done before
         del self._entries[entry.key]
-        for box in entry.boxes:
+        for box in entry.all():
             self._give_up(box)
-        entry.boxes = []
+        entry.boxes, entry.kept = [], Kept()
         entry.template.let_go()
 
     def _give_up(self, box: NativeBox) -> None:
@@ -295,9 +331,18 @@ class Keeper:
 
     def figures(self) -> Figures:
         with self._lock:
-            boxes = sum(box.ready for entry in self._entries.values() for box in entry.boxes)
+            boxes = sum(box.ready for entry in self._entries.values() for box in entry.all())
             counts = self._counts
-            return Figures(boxes, len(self._entries), counts["warm"], counts["template"], counts["cold"])
+            return Figures(boxes, len(self._entries), counts["warm"], counts["template"], counts["cold"], counts["reused"])
+
+    def forget(self, session: str) -> None:
+        """Give up the boxes that wait for a session that has ended."""
+        with self._lock:
+            for entry in self._entries.values():
+                for box in entry.kept.forget(session):
+                    self._give_up(box)
+            if self._over and not self._closed:
+                self._work()
 
     def prepare(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
         """Have so many boxes ready for a plan, as if it had been used before; False when they are not in `timeout` seconds."""
@@ -313,7 +358,7 @@ class Keeper:
                     entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
                     entry.template.hold()
                 peak = max(entry.demand.peak, count - 1)
-                entry.demand = replace(entry.demand, uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
+                entry.demand = entry.demand._replace(uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
                 self._last_event = now - pool.QUIET
                 self._work()
             if self.await_ready(plan, count, left):
@@ -333,6 +378,20 @@ class Keeper:
                     box.look()
                 if sum(box.ready for box in entry.boxes) >= count:
                     return True
+            time.sleep(0.001)
+        return False
+
+    def await_kept(self, plan: LaunchPlan, timeout: float) -> bool:
+        """Wait until a box waits for the plan's session; False when none does, or not in `timeout` seconds."""
+        end = time.monotonic() + timeout
+        while time.monotonic() < end:
+            with self._lock:
+                entry = self._entries.get(key_of(plan))
+                boxes = entry.kept.of(plan.kept_for) if entry is not None else []
+                for box in boxes:
+                    box.look()
+                if any(box.ready for box in boxes) or all(box.over() for box in boxes):
+                    return any(box.ready for box in boxes)
             time.sleep(0.001)
         return False
 
@@ -368,6 +427,7 @@ def key_of(plan: LaunchPlan) -> Hashable:
         plan.allow_unix_sockets,
         plan.allow_ptrace,
         bool(plan.absent),
+        bool(plan.kept_for),
     )
 
 

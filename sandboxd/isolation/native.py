@@ -80,7 +80,7 @@ class Native:
             box, guards = self._keeper_now().take(plan), mountsteps.guards(plan)
             fds = [stdio.stdin, stdio.stdout, stdio.stderr, *([stdio.cwd_report] if stdio.cwd_report >= 0 else [])]
             try:
-                box.give(order(plan, guards), fds, enforcement, lease)
+                box.give(order(plan, guards), fds, enforcement, lease, plan.kept_for if self._caps.session else "")
             except BaseException:
                 box.retire()
                 box.dispose()
@@ -129,6 +129,15 @@ class Native:
         """Go without a trial run; for who has seen one of another instance."""
         self._works = True
 
+    def kept(self, plan: LaunchPlan, timeout: float = 5.0) -> bool:
+        """Wait until a box that has run a command waits for the next one of the plan's session; False when none does."""
+        return self._keeper_now().await_kept(protect.prepare(plan)[0], timeout)
+
+    def forget(self, session: str) -> None:
+        """Give up what waits for a session that has ended."""
+        if self._keeper is not None:
+            self._keeper.forget(session)
+
     @property
     def zygote_pid(self) -> int | None:
         return self._zygote.pid if self._zygote is not None else None
@@ -147,7 +156,7 @@ class Native:
                 self._zygote = None
             if self._zygote is None:
                 self._zygote = Zygote()
-            return self._zygote.template(template_config(plan, steps))
+            return self._zygote.template(template_config(plan, steps, again=self._caps.session and bool(plan.kept_for)))
 
     def close(self) -> None:
         """End the pool and the zygote, and with it every box; a later start makes others."""
@@ -176,8 +185,9 @@ def make_box(template: Template, plan: LaunchPlan, expected: Identities | None, 
         return NativeBox(ours, template, groups.paths)
 
 
-def template_config(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
-    """What the zygote's children read; plain values only. All that a box is but for its command."""
+def template_config(plan: LaunchPlan, steps: Steps, *, again: bool) -> dict[str, object]:
+    """What the zygote's children read; plain values only. All that a box is but for its command. `again`: its boxes may be
+    used for more than one."""
     rules = landlock.ruleset(plan, landlock.abi()) if landlock.abi() >= landlock.MIN_ABI else None
     return {
         "uid": plan.uid,
@@ -187,6 +197,7 @@ def template_config(plan: LaunchPlan, steps: Steps) -> dict[str, object]:
         "fresh": steps.fresh,
         "private": plan.private,
         "late": steps.late,
+        "again": again,
         "own_network": plan.network is not NetworkMode.HOST,
         "landlock": (rules.attr, rules.rules) if rules is not None else None,
         "rlimits": rlimits(plan.limits),

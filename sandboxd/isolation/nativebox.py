@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A box of the native backend, as the daemon sees it: asleep in the pool, then with its command, then ended."""
+"""A box of the native backend, as the daemon sees it: asleep in the pool, then with its command, then ended.
+
+Where process 1 of a box can take more commands of one session (see `zygote_again`), each of them is a NativeBox of its own:
+`successor` is the one for the next, asleep until process 1 has said that the box is as it was.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, wire
 from sandboxd.isolation.box import ended_status, failure
 from sandboxd.isolation.mountpoints import Lease
-from sandboxd.isolation.zygotes import Template, send, watcher
+from sandboxd.isolation.zygotes import Template, pair, send, watcher
 from sandboxd.model import Enforcement, ExitStatus
 
 _END = 5.0  # seconds for the kernel to end a killed box
@@ -43,7 +47,13 @@ class NativeBox:
         self._enforcement: Enforcement | None = None
         self._epoll = select.epoll()
         self._epoll.register(sock, _HUNG_UP)
+        self._orders: socket.socket | None = None  # the box's own socket, while `_sock` is that of a command's
+        self._counted = (0, 0)  # what its control groups had counted before its command
+        self._again = False
+        self.session = ""  # whose next command may have the box
+        self.uses = 1  # commands of the box, with this one
         self.ready = False
+        self.refused = ""  # why it takes no other command
         self.on_end: Callable[[NativeBox], None] | None = None  # called once, when it has been reaped; it calls `dispose`
 
     # -- asleep ----------------------------------------------------------------------------------------------------------
@@ -65,6 +75,11 @@ class NativeBox:
             elif fds and body[:1] == b"R" and self._watch < 0:
                 self._watch, self.ready = fds.pop(), True
                 self._changed = watcher(self._watch)
+                self._again = lines[0] == "R again"
+            elif self.uses > 1 and lines[0] == "A":
+                self.ready = True
+            elif self.uses > 1 and body[:1] == b"N":
+                self.refused = lines[0][2:]
             for fd in fds:
                 os.close(fd)
             self._lines += lines
@@ -90,17 +105,39 @@ class NativeBox:
             return False
         return self._changed is not None and not self._changed.poll(0)
 
+    def over(self) -> bool:
+        """Whether it will never take a command again."""
+        return bool(self.refused) or self.ended()
+
     def ended(self) -> bool:
         return bool(self._epoll.poll(0))
 
-    def give(self, order: Mapping[str, object], fds: Sequence[int], enforcement: Enforcement, lease: Lease | None) -> None:
-        """Send its command. The box takes the lease over when this returns. Raises IsolationError; nothing runs then."""
+    def give(
+        self, order: Mapping[str, object], fds: Sequence[int], enforcement: Enforcement, lease: Lease | None, session: str = ""
+    ) -> None:
+        """Send its command. The box takes the lease over when this returns. Raises IsolationError; nothing runs then.
+
+        `session`: whose next command may have the box afterwards, if the box can take more; "" = nobody's.
+        """
         self._enforcement = enforcement
+        theirs = self._open(session) if session and self._again and self._process >= 0 else None
         try:
-            send(self._sock, dict(order), tuple(fds))
+            more = (theirs.fileno(),) if theirs is not None else ()
+            send(self._orders or self._sock, {**order, "again": theirs is not None}, (*fds, *more))
         except OSError as error:
             raise IsolationError(f"the sandbox could not be built: {error.strerror}") from error
+        finally:
+            if theirs is not None:
+                theirs.close()
         self._lease = lease
+
+    def _open(self, session: str) -> socket.socket:
+        """A socket for the command alone, whose end is that of the command and not of the box; the box's end of it."""
+        ours, theirs = pair()
+        self._epoll.unregister(self._sock)
+        self._epoll.register(ours, _HUNG_UP)
+        self._orders, self._sock, self.session = self._sock, ours, session
+        return theirs
 
     def retire(self) -> None:
         """Give up a box that has no command; its owner then calls `dispose`."""
@@ -164,6 +201,9 @@ class NativeBox:
             if self._killed:
                 break
         self.look()
+        if "S" not in self._lines and self._orders is not None:
+            self._sock, self._orders = self._orders, self._sock  # where the box tells why it takes no order
+            self.look()
         ended = ended_status(self._lines)
         if ended is None and self._process >= 0:
             select.select([self._process], [], [], _END)  # what it ran ends before it does
@@ -171,7 +211,9 @@ class NativeBox:
         if "S" not in self._lines and not complaint:
             self._template.look()
             complaint = self._template.failure
-        killed, refused = cgroups.events(self._groups)
+        counted = cgroups.events(self._groups)
+        killed, refused = counted[0] - self._counted[0], counted[1] - self._counted[1]
+        self._counted = counted
         self._epoll.close()
         if self.on_end is not None:
             self.on_end(self)
@@ -185,9 +227,26 @@ class NativeBox:
             raise IsolationError(f"the sandbox could not be built: {complaint or 'its first process ended without a word'}")
         return ExitStatus(None, int(signal.SIGKILL), oom_kills=killed, pids_refused=refused)
 
+    def successor(self) -> NativeBox | None:
+        """The same box for the session's next command, which it may yet refuse; None when it is for one command, or killed.
+
+        For `on_end`; the successor then has all that the box takes.
+        """
+        if self._orders is None or self._killed or ended_status(self._lines) is None:
+            return None
+        box = NativeBox(self._orders, self._template, self._groups)
+        box._pid, box._process, box._watch, box._changed = self._pid, self._process, self._watch, self._changed
+        box._again, box.session, box.uses, box._counted = True, self.session, self.uses + 1, self._counted
+        self._process = self._watch = -1
+        self._orders, self._groups = None, ()
+        return box
+
     def dispose(self) -> None:
         """Let process 1 go, and with it what the box still takes. For its owner: it takes a moment that nobody need wait for."""
         self._sock.close()
+        if self._orders is not None:
+            self._orders.close()
+            self._orders = None
         for fd in (self._process, self._watch):
             if fd >= 0:
                 os.close(fd)

@@ -121,11 +121,18 @@ def plan(request: PlanRequest, host: HostFacts) -> LaunchPlan:
         git_configs=git_configs(request, host.git, granted),
         git_links=git_links(request, host.git, host.work_trees),
         private=(scratch,) if request.promise or not _kept_tmp(request) else (),
+        kept_for=session.id if _ordinary(request) and not absent and not planted else "",
     )
 
 
 def _order(entry: Entry) -> tuple[int, str, Access]:
     return (entry.path.count("/") if entry.path != "/" else 0, entry.path, entry.access)
+
+
+def _ordinary(request: PlanRequest) -> bool:
+    """Whether a command can do nothing but read, and use what its box has for itself."""
+    opened = request.grants or request.tty or request.profile.unix_allow or request.profile.allow_ptrace
+    return request.promise and not opened and _network(request) is not NetworkMode.HOST
 
 
 def _network(request: PlanRequest) -> NetworkMode:

@@ -11,7 +11,8 @@ All times in seconds, of any clock that does not go backwards.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 BOX_MEMORY = 2 << 20  # bytes that an idle box is taken to cost; measured by the benchmark warm.idle_box
 WINDOW = 60.0  # for how long what ran at once counts
@@ -19,24 +20,32 @@ QUIET = 0.03  # nothing has started or ended for so long: the next command is no
 KEEP_ONCE = 30.0  # a template that was used once
 KEEP = 600.0  # one that was used again
 BATCH = 4  # boxes asked for at a time
+KEEP_IDLE = 5.0  # a box that waits for the next command of its session
+MAX_USES = 100  # commands of one box: what grows unseen in a process that never collects garbage has an end
 
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """`boxes`: idle at once; `per_template` of them for one; `templates` kept; `memory`: bytes of all idle boxes."""
+    """`boxes`: idle at once; `per_template` of them for one; `templates` kept; `memory`: bytes of all idle boxes. Those that wait
+    for their session count too."""
 
     boxes: int = 16
     per_template: int = 8
     templates: int = 12
     memory: int = 64 << 20
+    session: bool = False  # whether a box may wait for the next command of the same session
 
     @property
     def budget(self) -> int:
         return min(self.boxes, self.memory // BOX_MEMORY)
 
+    @property
+    def sessions(self) -> int:
+        """Of these at most so many wait for sessions, and others are ready for anyone."""
+        return self.budget // 2 if self.session else 0
 
-@dataclass(frozen=True, slots=True)
-class Demand:
+
+class Demand(NamedTuple):
     """What is known of the use of one template."""
 
     uses: int = 0
@@ -49,40 +58,45 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Stock:
-    """One template: its demand, and how many boxes are ready or being made."""
+    """One template: its demand, how many boxes are ready or being made, and since when others wait for their session."""
 
     demand: Demand
     idle: int
+    session: bool = False  # whether its boxes can
+    kept: tuple[float, ...] = ()  # the longest first
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """`make` and `drop`: boxes by template; `expire`: templates to let go; `again`: when to decide anew, None = on an event."""
+    """`make` and `drop`: boxes by template; `expire`: templates to let go; `again`: when to decide anew, None = on an event.
+
+    `part`: how many boxes that wait for their session to let go, by template; those that have waited longest.
+    """
 
     make: Mapping[Hashable, int]
     drop: Mapping[Hashable, int]
     expire: tuple[Hashable, ...]
     again: float | None
+    part: Mapping[Hashable, int] = field(default_factory=dict)
 
 
 def started(demand: Demand, now: float) -> Demand:
     """A command of this template has started."""
-    moved = _moved(demand, now)
-    running = moved.running + 1
-    return replace(moved, uses=moved.uses + 1, last=now, running=running, peak=max(moved.peak, running))
+    uses, _, running, peak, before, since = _moved(demand, now)
+    return Demand(uses + 1, now, running + 1, max(peak, running + 1), before, since)
 
 
 def ended(demand: Demand, now: float) -> Demand:
     """A command of this template has ended."""
     moved = _moved(demand, now)
-    return replace(moved, last=now, running=max(0, moved.running - 1))
+    return moved._replace(last=now, running=max(0, moved.running - 1))
 
 
 def _moved(demand: Demand, now: float) -> Demand:
     if now - demand.since < WINDOW:
         return demand
     gap = now - demand.since >= 2 * WINDOW
-    return replace(demand, since=now, before=0 if gap else demand.peak, peak=demand.running)
+    return demand._replace(since=now, before=0 if gap else demand.peak, peak=demand.running)
 
 
 def wanted(demand: Demand, caps: Caps) -> int:
@@ -90,6 +104,21 @@ def wanted(demand: Demand, caps: Caps) -> int:
     if demand.uses < 2:
         return 0
     return min(caps.per_template, max(demand.peak, demand.before) + 1)
+
+
+def share(stock: Stock, caps: Caps) -> int:
+    """How many boxes may wait for sessions of this template: one is looked at while the next runs, so not fewer than `wanted`."""
+    return wanted(stock.demand, caps) if stock.session and caps.session else 0
+
+
+def keeps(stock: Stock, caps: Caps, uses: int, total: int) -> int:
+    """For a box that has run `uses` commands of a session: 0 = let it go; else keep it, and of those that wait for a session of
+    its template as many as that is more than 1, the ones that have waited longest, are let go for it. `total` wait in all."""
+    mine = share(stock, caps)
+    if uses >= MAX_USES or not mine:
+        return 0
+    surplus = max(0, len(stock.kept) + 1 - mine)
+    return surplus + 1 if total + 1 - surplus <= caps.sessions else 0
 
 
 def decide(stocks: Mapping[Hashable, Stock], caps: Caps, now: float, last_event: float) -> Decision:
@@ -101,7 +130,8 @@ def decide(stocks: Mapping[Hashable, Stock], caps: Caps, now: float, last_event:
     expire += surplus
     kept = [key for key in kept if key not in surplus]
     quiet = now - last_event >= QUIET
-    room = caps.budget
+    # What runs comes back: its place stays free, else another box would be made while it runs, and dropped afterwards.
+    room = caps.budget - min(caps.sessions, sum(share(stocks[key], caps) for key in kept))
     make: dict[Hashable, int] = {}
     drop: dict[Hashable, int] = {}
     waits = False
@@ -119,7 +149,15 @@ def decide(stocks: Mapping[Hashable, Stock], caps: Caps, now: float, last_event:
     times = [expires for key in kept if (expires := _expires(stocks[key].demand)) != float("inf")]
     if waits:
         times.append(last_event + QUIET)
-    return Decision(make, drop, tuple(expire), max(now, min(times)) if times else None)
+    part = {key: gone for key in kept if (gone := _over(stocks[key], caps, now))}
+    times += [since + KEEP_IDLE for key in kept for since in stocks[key].kept[part.get(key, 0) :]]
+    return Decision(make, drop, tuple(expire), max(now, min(times)) if times else None, part)
+
+
+def _over(stock: Stock, caps: Caps, now: float) -> int:
+    """How many boxes have waited too long for their session, or are too many."""
+    late = sum(since + KEEP_IDLE <= now for since in stock.kept)
+    return max(late, len(stock.kept) - share(stock, caps))
 
 
 def _expires(demand: Demand) -> float:

@@ -13,6 +13,10 @@ To the daemon: `B` a box that has its copy of the template's mounts · `R` ready
 else the lines of `child`, where a box that has said how its command ended shuts its side down, and stays until the daemon
 closes the other: its tear-down then delays nobody.
 
+A box that says `R again` can take more commands, all of one session. The order of each then brings a socket of its own, for
+the lines of `child`, signals, and the end; and on its first one the box says afterwards `A` when it is as it was before the
+command, else `N what`, and then takes no more.
+
 Interpreter state is shared by fork, so everything that a command's start needs is imported, and run once, beforehand.
 """
 
@@ -25,6 +29,7 @@ import resource  # posix.wait4 needs it for its result, and would else import it
 import select
 
 from sandboxd.isolation import child, wire
+from sandboxd.isolation import zygote_again as again
 from sandboxd.isolation import zygote_mounts as mounts
 from sandboxd.isolation.child import Failure, call
 
@@ -207,6 +212,7 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
     """
     status, *groups = fds
     waits, spare = spare, spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
+    seen = None
     try:
         if spare:
             posix.sched_setscheduler(0, posix.SCHED_BATCH, posix.sched_param(0))
@@ -233,14 +239,43 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
         if spare:  # before the filter, which may forbid it
             posix.sched_setscheduler(0, posix.SCHED_OTHER, posix.sched_param(0))
         rules = child.make_rules(*config["landlock"]) if config["landlock"] is not None else -1
+        if waits and config["again"]:
+            seen = again.watch_for(config["fresh"])
         if not config["late"]:
             close_up(config, rules)
         wakeup = child.listen()
         if waits:  # for a command that is there already it would only be a delay
             rehearse(config, wakeup)
         before = child.names(config["private"])
-        wire.tell(sock, "R", (watch,))
-        posix.close(watch)
+        if seen is not None and seen.begin():
+            seen = None
+        wire.tell(sock, "R again" if seen is not None else "R", (watch,))
+        if seen is None:  # else the next descriptor would get a lower number than when it looked
+            posix.close(watch)
+    except (Failure, OSError) as error:
+        tell(status, f"F {error}")
+        posix._exit(1)
+    try:
+        said = command(config, sock, rules, wakeup, before, seen)
+        while said != status:
+            posix.close(said)  # which is the end of that command
+            left = seen.left() if seen is not None else "nothing to look by"
+            tell(status, f"N {left}" if left else "A")
+            if left:
+                break
+            said = command(config, sock, rules, wakeup, before, seen)
+        sock.shutdown(_socket.SHUT_WR)
+        while posix.read(status, 64):
+            pass  # a signal that came too late
+    except OSError:
+        pass  # the daemon has gone
+    posix._exit(0)
+
+
+def command(config: dict, sock: "_socket.socket", rules: int, wakeup: int, before: set, seen: "again.Watch | None") -> int:  # type: ignore[type-arg]  # see box
+    """Wait for an order, and run it to its end, which is reported on the descriptor that is returned. Raises OSError."""
+    status = sock.fileno()
+    try:
         message = wire.receive(sock)
         if message is None:
             posix._exit(0)
@@ -252,20 +287,18 @@ def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  #
     except (Failure, OSError) as error:
         tell(status, f"F {error}")
         posix._exit(1)
-    tell(status, "S")
-    child.close_streams(asked)
-    end = child.serve(pid, posix.getpgrp() if asked["tty"] else pid, status, wakeup)
+    said = asked["said"] if asked["said"] >= 0 else status
+    tell(said, "S")
+    if seen is None:
+        child.close_streams(asked)
+    else:
+        seen.close_streams(asked)
+    end = child.serve(pid, posix.getpgrp() if asked["tty"] else pid, said, wakeup)
     if not end:
         posix._exit(1)
     end_all()
-    try:
-        child.report(status, end, child.names(config["private"]) - before)
-        sock.shutdown(_socket.SHUT_WR)
-        while posix.read(status, 64):
-            pass  # a signal that came too late
-    except OSError:
-        pass  # the daemon has gone
-    posix._exit(0)
+    child.report(said, end, child.names(config["private"]) - before)
+    return int(said)
 
 
 def loopback_up() -> None:
@@ -286,11 +319,13 @@ def close_up(config: dict, rules: int) -> None:  # type: ignore[type-arg]  # see
 
 def order(config: dict, value: dict, fds: list) -> dict:  # type: ignore[type-arg]  # as child.config
     """What the daemon asks for, as `child` reads it."""
+    said = fds.pop() if value["again"] else -1
     stdin, stdout, stderr, *report = fds
     return {
         **value,
         "stdio": (stdin, stdout, stderr),
         "received": fds,
+        "said": said,
         "report": report[0] if report else -1,
         "limits": tuple(each for each in config["rlimits"] if _waits(each)),
         "contained": True,
@@ -321,7 +356,7 @@ def rehearse(config: dict, wakeup: int) -> None:  # type: ignore[type-arg]  # se
     """
     ours, theirs = _socket.socketpair(_socket.AF_UNIX, _socket.SOCK_SEQPACKET)
     value = {"argv": ("bash", "-c", "x" * 512), "env": {f"NAME_{each}": "x" * 32 for each in range(32)}, "cwd": "/"}
-    wire.send(ours, {**value, "tty": False, "guard": (), "programs": ("/.absent",), "report_at": 0}, (0, 1, 2))
+    wire.send(ours, {**value, "tty": False, "again": False, "guard": (), "programs": ("/.absent",), "report_at": 0}, (0, 1, 2))
     message = wire.receive(theirs)
     ours.close()
     try:

@@ -126,6 +126,7 @@ class LaunchPlan:
     git_configs: tuple[str, ...] = ()  # configurations that git may write and that are put right afterwards
     git_links: tuple[str, ...] = ()  # files that lead git elsewhere, which git may remove, and which else get their text back
     private: tuple[str, ...] = ()  # directories of the box whose content is gone with it
+    kept_for: str = ""  # the session whose next command may run in the same box, if nothing is left in it; "" = none
 
 
 @unique

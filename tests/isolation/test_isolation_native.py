@@ -31,7 +31,7 @@ from tests.isolation.conftest import HERE
 
 # What of a plan a ready box is made for; what comes with the command; what concerns neither.
 MADE_FOR = {"mounts", "files", "writable", "network", "limits", "uid", "gid", "deny_syscalls", "allow_unix_sockets",
-            "allow_ptrace", "absent", "private"}  # fmt: skip
+            "allow_ptrace", "absent", "private", "kept_for"}  # fmt: skip
 ORDERED = {"argv", "cwd", "env", "tty"}
 NEITHER = {"require", "promise", "protected", "profile", "must_stay_absent", "registry", "git_configs", "git_links"}
 
@@ -271,6 +271,7 @@ def test_every_field_of_a_plan_has_its_place() -> None:
         "mounts": (mount, Mount(MountKind.TMPFS, "/tmp", size=1)), "files": (("/run/x", "x"),), "writable": ("/x",),
         "network": NetworkMode.HOST, "limits": Limits(pids=3), "uid": 1, "gid": 1, "deny_syscalls": ("mlock",),
         "allow_unix_sockets": True, "allow_ptrace": True, "absent": (("/x", True),), "private": ("/tmp",),
+        "kept_for": "session",
     }  # fmt: skip
     assert other.keys() == MADE_FOR
     keys = {keeper.key_of(dataclasses.replace(base, **{name: value})) for name, value in other.items()}
