@@ -89,6 +89,7 @@ class _Line:
         self.known: tuple[tuple[str, str], ...] = (("HOME", context.home),)
         self.levels: list[tuple[str, ...]] = []
         self.clean = True
+        self.steady = _PLACES.search(self.text) is None or not _MOVING.search(self.text)
         self.counters: frozenset[str] = frozenset()
 
     def run(self) -> Analysis:
@@ -143,6 +144,8 @@ class _Line:
                 if assignment.name in ("HOME", "PWD"):
                     self.known = ()
         place = Place(bases, home, self.known)
+        if self.steady and _PLACES.search(self.text):
+            self.steady = not any(_sets_place(command) for command in script.subcommands)
         about = _hints(script, hints, place)
         self.counters = _counters(script, self.tables.environment)
         feeds: dict[int, tuple[str, ...]] = {}
@@ -168,7 +171,7 @@ class _Line:
     ) -> AnalyzedCommand:
         environment = self.tables.environment
         counts = command.kind is _ARITHMETIC and _counter(command) in self.counters
-        context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span)
+        context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span, self.steady)
         found = infer(command, context)
         self.clean = self.clean and found.lasting
         effects = found.effects if not self.links else self._through_links(found.effects)
@@ -245,6 +248,13 @@ class _Line:
                         self.links.append((new.path, target.path))
 
 
+def _sets_place(command: Subcommand) -> bool:
+    """Whether the command may give HOME or PWD another value: an assignment, or a word that names one of them."""
+    return any(assignment.name in ("HOME", "PWD") for assignment in command.assignments) or any(
+        _NAMES_PLACE.search(value) for word in command.argv for value in word.values
+    )
+
+
 _NO_GIT = GitUse()
 _PATH_KINDS = frozenset((_READ, _WRITE, _DELETE))
 
@@ -295,6 +305,10 @@ def _lines(word: Word, place: Place) -> tuple[str, ...]:
     return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
 
 
+_PLACES = re.compile(r"PWD|HOME")
+_NAMES_PLACE = re.compile(r"(?<![$A-Za-z0-9_{])(?:PWD|HOME)(?![A-Za-z0-9_])")
+# What runs text at another time than where it stands, and so may set a variable before a command that stands in front of it.
+_MOVING = re.compile(r"eval|trap")
 _NOWHERE = Place(None, "")
 # Builtins that give variables their values, or say what another may read.
 _FILLING = frozenset(

@@ -16,6 +16,7 @@ from sandboxd.model import Part, PartKind, Span, Word, WordFlag
 
 _SPLITTING = frozenset((WordFlag.VARIABLE, WordFlag.SUBSTITUTION, WordFlag.BRACE, WordFlag.ARITHMETIC))
 _SPLITS, _LITERAL, _NO_VALUE = WordFlag.SPLITS, PartKind.LITERAL, Arity.NONE  # looked up slowly in Python 3.11
+_PLAIN = WordFlag.PLAIN
 _FIXED_START = frozenset((PartKind.TILDE, PartKind.PROCESS))
 
 
@@ -72,12 +73,14 @@ def starts_plainly(word: Word, marks: str = "-") -> bool:
     """Whether every word that this one can become starts with text that makes it no option."""
     if word.values:
         return all(not value or value[0] not in marks for value in word.values) and not splits(word)
+    if _PLAIN in word.flags:
+        return True
     if splits(word):
         return False
     first = word.parts[0] if word.parts else None
     if first is None:
         return False
-    if first.kind in _FIXED_START:
+    if first.kind in _FIXED_START or first.counts:
         return True
     prefix = word.prefix
     return bool(prefix) and prefix[0] not in marks

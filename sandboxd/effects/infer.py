@@ -13,6 +13,7 @@ from sandboxd.effects.argv import several
 from sandboxd.effects.call import HARMLESS_FILES, Call, Nested, mentioned, path_effect
 from sandboxd.effects.environment import Environment
 from sandboxd.effects.fill import fill
+from sandboxd.effects.outputs import settle
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.rows import Table
 from sandboxd.effects.targets import Place, fragments, resolve
@@ -61,6 +62,7 @@ class Context(NamedTuple):
     appended: bool = False  # words of unknown text follow the argv (xargs)
     counts: bool = False  # arithmetic over a counter that nothing else sets
     span: Span | None = None  # where to point to, for commands inside a word
+    steady: bool = False  # HOME and PWD have the values that the shell gave them
 
 
 class Inferred(NamedTuple):
@@ -232,6 +234,7 @@ class _Inference:
         if not table.builtin:
             self.effects.append(Effect(_EXEC, table.root.id, head.span, name))
             self.program = name
+        words = settle(words, self.context.functions, self.context.steady)
         parsed = argv.read(table, words[1:])
         self.levels.append(parsed.level.id)
         call = Call(name, words, parsed, self.place, head.span, self.context.environment)

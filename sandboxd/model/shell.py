@@ -31,6 +31,9 @@ class PartKind(Enum):
     ARITHMETIC = "arithmetic"  # `$(( ))`, `$[ ]`; text is the expression
 
 
+_COUNTS = frozenset("#?$")
+
+
 @dataclass(frozen=True, slots=True)
 class Part:
     """One piece. `op` is the operator of a `${v…}` (`:-`, `#`, `/`, `length`, `!`, `[`, `@P` …); "" for plain `$v`, `${v}`.
@@ -43,6 +46,11 @@ class Part:
     default: str | None = None
     op: str = ""
     operand: tuple[Part, ...] = ()
+
+    @property
+    def counts(self) -> bool:
+        """Whether it becomes digits, whatever happened before: `$#`, `$?`, `$$`, a length."""
+        return self.kind is PartKind.VARIABLE and (self.op == "length" or (self.text in _COUNTS and not self.op))
 
 
 @unique
@@ -59,6 +67,7 @@ class WordFlag(Enum):
     ARITHMETIC = "arithmetic"
     EVALUATES = "evaluates"  # the expansion itself can run text: a variable in arithmetic or a subscript, ${!v}, ${v@P}
     ASSIGNS = "assigns"  # ${v:=…}: the expansion changes a variable
+    PLAIN = "plain"  # begins with no dash, whatever it becomes (set by the effects stage alone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -441,9 +441,7 @@ def condition(words: tuple[Word, ...], note: Noter) -> Change:
 
 def _counts(word: Word) -> bool:
     """Whether the word is `$#`, `$?` or a length: a number whatever happened before."""
-    return len(word.parts) == 1 and (
-        (word.parts[0].text in ("#", "?", "$", "!") and not word.parts[0].op) or word.parts[0].op == "length"
-    )
+    return len(word.parts) == 1 and (word.parts[0].counts or (word.parts[0].text == "!" and not word.parts[0].op))
 
 
 def command_name(words: tuple[Word, ...]) -> int:

@@ -128,7 +128,7 @@ def splits(part: Part, mode: Mode) -> bool:
     if not mode & Mode.SPLIT or part.kind not in _SPLITTING:
         return False
     if not part.quoted:
-        return True
+        return not part.counts
     return (part.text == "@" and not part.op.startswith("length")) or part.op.startswith(("[@", "names@", "keys[@"))
 
 

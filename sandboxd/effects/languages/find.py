@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 
-from sandboxd.effects.argv import several
+from sandboxd.effects.argv import several, starts_plainly
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.targets import Target, escape, resolve
@@ -127,7 +127,7 @@ class _Expression:
             self.starts.append(words[self.at])
             self.at += 1
         for start in self.starts:
-            if not start.values and (start.prefix[:1] in ("", "-", "(", "!", ",") or several(start)) and not _fixed(start):
+            if not start.values and (start.prefix[:1] in ("-", "(", "!", ",") or several(start) or not starts_plainly(start)):
                 call.opaque("opaque.dynamic_option", "find.start", start.span, start.prefix, call.mentions())
             call.path(ROLES["path.stat"], start, "find.start", start.span)
         if not self.starts:
@@ -259,8 +259,3 @@ class _Expression:
                 if piece:
                     parts.append(Part(PartKind.LITERAL, piece, True))
         return Word(word.span, tuple(parts), (), word.flags | {WordFlag.VARIABLE})
-
-
-def _fixed(word: Word) -> bool:
-    first = word.parts[0] if word.parts else None
-    return first is not None and first.kind is PartKind.TILDE

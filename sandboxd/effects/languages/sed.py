@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+from math import prod
+
 from sandboxd.effects.argv import literal
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
@@ -12,6 +15,9 @@ _NO_ARGUMENT = frozenset("=dDgGhHnNpPxzF")
 _LABEL = frozenset(":btTv")
 _NUMBER = frozenset("qQlL")
 _FLAGS = frozenset("gpiImM0123456789")
+
+
+_MAX_SCRIPTS = 32  # of one command: a loop variable in a script has several values
 
 
 class NotSed(Exception):
@@ -36,12 +42,15 @@ def read(call: Call) -> None:
             call.path(ROLES["path.write"], None, "sed.suffix", given.span)
     if not scripts:
         return
-    texts = [script.value for script in scripts]
-    joined = "\n".join(text for text in texts if text is not None)
-    if None in texts:
-        unknown = next(script for script in scripts if script.value is None)
-        call.opaque("opaque.dynamic_code", "sed.script", unknown.span, "sed", call.mentions(True))
+    unknown = next((script for script in scripts if not script.values), None)
+    if unknown is not None or prod([len(script.values) for script in scripts]) > _MAX_SCRIPTS:
+        call.opaque("opaque.dynamic_code", "sed.script", (unknown or scripts[0]).span, "sed", call.mentions(True))
         return
+    for texts in product(*[script.values for script in scripts]):
+        _script(call, scripts, "\n".join(texts), in_place)
+
+
+def _script(call: Call, scripts: list[Word], joined: str, in_place: bool) -> None:
     try:
         found = actions(joined, brackets=True)
     except NotSed as error:
