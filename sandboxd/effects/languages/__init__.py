@@ -24,6 +24,7 @@ LANGUAGES = frozenset(
         "output",
         "ps",
         "remote",
+        "located",
         "response",
         "yq",
     )

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Operands whose form decides what they are: `name=value` sets, `host:path` is on another machine, `@file` holds more options.
+"""Operands whose form decides what they are: `name=value` sets, `host:path` is on another machine, `scheme://` is
+fetched, `@file` holds more options.
 
 What the form cannot be told of (an expansion) counts as the worse of the two.
 """
@@ -13,7 +14,8 @@ from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
 from sandboxd.model import Word
 
-_PRIVATE = re.compile(r"(?<![.\w])(?:env|strenv|envsubst|load\w*)\b|\$ENV\b")
+_PRIVATE = re.compile(r"(?<![.\w])(?:env|strenv|envsubst|load\w*|eval)\b|\$ENV\b")
+_LOCATED = re.compile(r"[A-Za-z][\w+.-]*://|[\w.-]+@[\w.-]+:")
 _RUNS = re.compile(r"(?<![.\w])system\b")
 
 
@@ -32,12 +34,19 @@ def response(call: Call) -> None:
 
 
 def remote(call: Call) -> None:
-    """rsync, pandoc: `host:path` and URLs talk to another machine."""
-    for word in call.parsed.operands:
-        if any(":" in text and "/" not in text.partition(":")[0] for text in word.values):
+    """rsync, pandoc, cpio: `host:path` and URLs talk to another machine."""
+    for word in (*call.parsed.operands, *call.values("-I", "-F", "-O")):
+        if any(":" in text and "/" not in text.partition(":")[0] for text in word.values or (word.prefix,)):
             call.host(ROLES["host.send"], word, f"{call.id}.remote", word.span)
         elif not word.values and "/" not in word.prefix:
             call.host(ROLES["host.send"], None, f"{call.id}.remote", word.span)
+
+
+def located(call: Call) -> None:
+    """xmllint, rpm, compose: a file can be a URL, or an address as git writes them."""
+    for word in (*call.parsed.operands, *call.values("-f", "--file")):
+        if any(_LOCATED.match(text) for text in word.values or (word.prefix,)):
+            call.host(ROLES["url.fetch"], word, f"{call.id}.url", word.span)
 
 
 def output(call: Call) -> None:

@@ -16,6 +16,7 @@ READERS: Mapping[str, Callable[[Call], None]] = {
     "env": env.read,
     "find": find.read,
     "jq": jq.read,
+    "located": operands.located,
     "output": operands.output,
     "printf": printf.read,
     "ps": ps.read,
