@@ -84,6 +84,7 @@ class Keeper:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._over: list[NativeBox] = []  # have ended, and still take something
+        self._refused = ""  # what the last box had left that was not kept for its session
         self._closed = False
         self._sleeps = False
         self._last_event = 0.0
@@ -307,6 +308,7 @@ class Keeper:
 
     def _give_up(self, box: NativeBox) -> None:
         """The thread disposes of it: removing a control group of version 1 takes milliseconds."""
+        self._refused = box.refused or self._refused
         box.retire()
         self._over.append(box)
 
@@ -381,8 +383,8 @@ class Keeper:
             time.sleep(0.001)
         return False
 
-    def await_kept(self, plan: LaunchPlan, timeout: float) -> bool:
-        """Wait until a box waits for the plan's session; False when none does, or not in `timeout` seconds."""
+    def await_kept(self, plan: LaunchPlan, timeout: float) -> str:
+        """Wait until a box waits for the plan's session: ""; else why none does, or does not in `timeout` seconds."""
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             with self._lock:
@@ -390,10 +392,12 @@ class Keeper:
                 boxes = entry.kept.of(plan.kept_for) if entry is not None else []
                 for box in boxes:
                     box.look()
-                if any(box.ready for box in boxes) or all(box.over() for box in boxes):
-                    return any(box.ready for box in boxes)
+                if any(box.ready for box in boxes):
+                    return ""
+                if all(box.over() for box in boxes):
+                    return next((box.refused for box in boxes), self._refused) or "no box was kept"
             time.sleep(0.001)
-        return False
+        return "no box has said that it is as it was"
 
     def close(self) -> None:
         with self._disposing, self._lock:

@@ -129,8 +129,8 @@ class Native:
         """Go without a trial run; for who has seen one of another instance."""
         self._works = True
 
-    def kept(self, plan: LaunchPlan, timeout: float = 5.0) -> bool:
-        """Wait until a box that has run a command waits for the next one of the plan's session; False when none does."""
+    def kept(self, plan: LaunchPlan, timeout: float = 5.0) -> str:
+        """Wait until a box that has run a command waits for the next one of the plan's session: ""; else why none does."""
         return self._keeper_now().await_kept(protect.prepare(plan)[0], timeout)
 
     def forget(self, session: str) -> None:

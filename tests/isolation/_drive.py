@@ -19,10 +19,12 @@ from typing import Any
 
 from sandboxd.errors import IsolationError, SandboxdError
 from sandboxd.isolation import backends, mountsteps, profiles
+from sandboxd.isolation.keeper import Figures
 from sandboxd.isolation.native import Native
 from sandboxd.isolation.plan import plan
+from sandboxd.isolation.pool import Caps
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
-from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, LaunchPlan, PlanRequest, Require, Session, Stdio
+from sandboxd.model import Analysis, Box, ExitStatus, Facts, Grant, GrantKind, LaunchPlan, PlanRequest, Require, Session, Stdio
 from sandboxd.observe import aftermath, observe
 
 WRITE = ("workspace_write", "")
@@ -78,24 +80,33 @@ def run(spec: dict[str, Any]) -> dict[str, Any]:
     """Run one command to its end. `error` is set, and nothing else, when no box could be built."""
     with _daemon(spec.get("leak", ""), spec.get("daemon_env", {})):
         try:
-            return _run(request(spec), spec.get("then", ""), spec.get("backend", "bwrap"))
+            for _ in range(5):
+                done = _run(request(spec), spec.get("then", ""), spec.get("backend", "bwrap"), spec.get("before", "true"))
+                if not done["lost"]:
+                    break
+            return done
         except SandboxdError as error:
             return {"error": str(error)}
 
 
-def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
+def _run(asked: PlanRequest, then: str, way: str, before: str) -> dict[str, Any]:
     """`then` is what to do at the first output: `kill` the box, or send it a signal by number.
 
-    The backend `warm` is `native` with a box that is ready before its command comes.
+    The backend `warm` is `native` with a box that is ready before its command comes; `reused` likewise, and the box has run
+    the command `before` of the same session, where that leaves nothing and both only read.
     """
-    warm, name = name == "warm", "native" if name == "warm" else name
+    name = "native" if way in ("warm", "reused") else way
     launch = plan(asked, backends.host_facts(asked.session, asked))
     watch = aftermath.begin(asked, launch)
     probes = tuple(probe for probe in PROBES if probe.backend == name)
     require = Require.NONE if name == "none" else asked.profile.require
     backend = backends.choose(dataclasses.replace(asked.profile, fallback=(name,), require=require), probes)
-    if warm:
+    refused, ended = "", ExitStatus(None, None)
+    if way in ("warm", "reused"):
         prepare(launch)
+    if way == "reused" and launch.kept_for:
+        refused, ended = _used(launch, before)
+    at_first = _figures()
     ends, child = _pipes(asked.report_cwd)
     try:
         box = backend.start(launch, child)
@@ -106,6 +117,7 @@ def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
     box.kill()
     status = box.reap()
     report = aftermath.settle(watch, asked, launch) if watch is not None else aftermath.Report()
+    reused = _figures().reused - at_first.reused
     return {
         "out": out,
         "err": err,
@@ -121,18 +133,43 @@ def _run(asked: PlanRequest, then: str, name: str) -> dict[str, Any]:
         "limits": [each.rule for each in limits_met(status, err, launch)],
         "oom": status.oom_kills,
         "broken": list(promise_broken(err, launch)),
+        "reused": reused,
+        "lost": way == "reused" and bool(launch.kept_for) and not refused and not reused,  # another test changed the host
+        "refused": refused,
+        "before": [ended.code, ended.signal],
         "enforcement": {state.layer.value: state.strength.value for state in box.enforcement.layers},
     }
 
 
 def prepare(launch: LaunchPlan) -> None:
     """Have a box ready for a plan, if boxes can be made before their command for it at all."""
-    native = next(each for each in backends.BACKENDS if isinstance(each, Native))
+    native = _native()
+    native.configure(Caps(session=True))  # which gives up what an earlier command had
     try:
         ready = native.prepare(launch, timeout=20)
     except IsolationError:
         return  # and the start says so
     assert ready or not mountsteps.steps(launch).shared, "no box got ready"
+
+
+def _used(launch: LaunchPlan, text: str) -> tuple[str, ExitStatus]:
+    """Run a command in a box that was ready; why it is not kept for the session's next one, "" when it is."""
+    native = _native()
+    before = dataclasses.replace(launch, argv=(*launch.argv[:-1], text))
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    box = native.start(before, Stdio(null, null, null))
+    os.close(null)
+    select.select([box.pidfd], [], [])
+    ended = box.reap()
+    return native.kept(launch, timeout=20), ended
+
+
+def _native() -> Native:
+    return next(each for each in backends.BACKENDS if isinstance(each, Native))
+
+
+def _figures() -> Figures:
+    return _native().figures() or Figures(0, 0, 0, 0, 0)
 
 
 @contextmanager

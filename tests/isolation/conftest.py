@@ -42,6 +42,10 @@ class Result:
     oom: int = 0
     broken: tuple[str, ...] = ()
     enforcement: dict[str, str] | None = None
+    reused: int = 0
+    lost: bool = False  # a box that ought to have been used again was not
+    refused: str = ""
+    before: tuple[int | None, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -88,7 +92,7 @@ def _frozen(value: Any) -> Any:
 _USUAL = ("root-bwrap", "plain-bwrap", "root-warm", "plain-warm", "dropped-native")
 KINDS = [
     pytest.param(name, marks=() if name in _USUAL else pytest.mark.slow)
-    for backend in ("bwrap", "native", "warm")
+    for backend in ("bwrap", "native", "warm", "reused")
     for name in (f"{kind}-{backend}" for kind in ("root", "plain", "dropped"))
 ]
 
