@@ -17,6 +17,7 @@ from sandboxd.errors import TableError
 from sandboxd.model import Word
 
 _PLAIN = re.compile(r"[A-Za-z0-9_.@:,+=-]*\Z")
+_ZONE = re.compile(r"[A-Z][A-Za-z_]+(?:/[A-Z][A-Za-z_-]+){1,2}\Z")  # a file of the zone directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Environment:
         if text is None:
             return False
         if self.plain.match(name):
-            return _PLAIN.match(text) is not None
+            return _PLAIN.match(text) is not None or (name == "TZ" and _ZONE.match(text) is not None)
         return text in self.values.get(name, ())
 
     def ordinary(self, name: str) -> bool:

@@ -192,6 +192,11 @@ class _Filling:
         elif name == "git.format":
             if word is None or not word.values or any("%G" in value for value in word.values):
                 call.opaque("opaque.program", because, span, "a pretty format that may run gpg")
+        elif name == "git.remote":
+            if word is not None and word.values and all(_REMOTE.fullmatch(text) for text in word.values):
+                call.effect(ROLES["host.fetch"], because, span, "remote")
+            else:
+                call.host(ROLES["url.fetch"], word, because, span)
         elif name == "git.object":
             self._git_object(role, word, because, span)
         else:
@@ -353,6 +358,8 @@ _NESTS = ("command", "code.rest")
 # How values say that the contents of a file are meant: aws, az, gh, kubectl.
 _FILE_MARKS = ("@", "file://", "fileb://", "go-template-file=", "templatefile=", "jsonpath-file=", "custom-columns-file=")
 # A name that no tool takes for a file or an address.
+# The name of a configured remote, which is no address.
+_REMOTE = re.compile(r"[A-Za-z0-9_-]+")
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9@][\w@+.-]*(?:/[A-Za-z0-9@][\w@+.-]*)*(?<!\.rb)")
 # Opaque roles whose words are program text.
 _CODE = frozenset(("opaque.code", "opaque.script"))

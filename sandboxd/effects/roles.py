@@ -98,6 +98,7 @@ _ROLES = (
     ),
     Role("git.object", _READ),
     Role("git.format"),
+    Role("git.remote"),
     Role("git.write", _WRITE, Act.WRITE, code="git.write"),
     Role("git.worktree", _WRITE, Act.WRITE, code="git.worktree"),
     Role("git.config", _WRITE, Act.WRITE, code="git.config"),
