@@ -120,7 +120,7 @@ async def soak(count: int = 10_000, *, warm: int = WARM) -> bool:
         print(f"      {line}")
     return held(
         results=not wrong,
-        spools=len(spools) <= KEPT + 1,
+        spools=len(spools) <= 2 * (KEPT + 1),
         stored=sum(stored.values()) <= QUOTA,
         left=not left,
         descriptors=growth["descriptors"] <= 0,

@@ -91,7 +91,7 @@ async def past_view(execution: Execution, settings: RunSettings) -> ModelText:
     """What a model reads of an execution of an earlier daemon. Its session is gone, and so is the place for the rest."""
     if (said := _denied(execution)) is not None:
         return said
-    return await asyncio.to_thread(model_text, execution.kept(), budgets(settings), None, lambda _: None)
+    return await asyncio.to_thread(model_text, execution.kept(), budgets(settings), None, lambda *_: None)
 
 
 def _denied(execution: Execution) -> ModelText | None:

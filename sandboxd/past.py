@@ -16,8 +16,9 @@ import time
 from sandboxd.errors import NotFound
 from sandboxd.record.audit import ExecutionRow, Record
 from sandboxd.run.execution import Execution
+from sandboxd.run.spool import SUFFIX, remove
 
-_SPOOL, _SECRET = ".spool", ".secret"
+_PROOF = ".secret"
 
 
 class Past:
@@ -35,33 +36,33 @@ class Past:
         oldest = time.time() - max_age
         rows: list[ExecutionRow] = []
         for name in os.listdir(self._directory):
-            if not name.endswith(_SPOOL):
+            if not name.endswith(SUFFIX):
                 continue
             try:
-                row = self._record.execution(name.removesuffix(_SPOOL))
+                row = self._record.execution(name.removesuffix(SUFFIX))
             except NotFound:
                 if _modified(f"{self._directory}/{name}") < oldest:
-                    self._remove(name)  # no row is written for what has just begun
+                    remove(f"{self._directory}/{name}")  # no row is written for what has just begun
                 continue
             if row.end is None:
                 continue
             if (row.finished or 0.0) < oldest:
-                self._remove(name)
+                remove(f"{self._directory}/{name}")
             else:
                 rows.append(row)
         rows.sort(key=lambda row: row.row, reverse=True)
         for row in rows[keep:]:
-            self._remove(row.execution_id + _SPOOL)
+            remove(f"{self._directory}/{row.execution_id}{SUFFIX}")
         self._rows = {row.execution_id: row for row in reversed(rows[:keep])}
         sessions = {row.session_id for row in self._rows.values()}
         for name in os.listdir(self._directory):
             path = f"{self._directory}/{name}"
-            if name.endswith(_SECRET) and name.removesuffix(_SECRET) not in sessions and _modified(path) < oldest:
+            if name.endswith(_PROOF) and name.removesuffix(_PROOF) not in sessions and _modified(path) < oldest:
                 self._remove(name)
 
     def remember(self, session_id: str, secret: str) -> None:
         """Keep what proves, after a crash, whose session it was."""
-        path = f"{self._directory}/{session_id}{_SECRET}"
+        path = f"{self._directory}/{session_id}{_PROOF}"
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             os.write(fd, _digest(secret).encode())
@@ -70,14 +71,14 @@ class Past:
 
     def forget(self, session_id: str) -> None:
         """The session has ended, and with it what it ran; idempotent."""
-        self._remove(session_id + _SECRET)
+        self._remove(session_id + _PROOF)
 
     def admits(self, session_id: str, secret: str) -> bool:
         """Whether that is the secret of a session of an earlier daemon."""
         if "/" in session_id or not any(row.session_id == session_id for row in self._rows.values()):
             return False
         try:
-            with open(f"{self._directory}/{session_id}{_SECRET}", encoding="ascii") as file:
+            with open(f"{self._directory}/{session_id}{_PROOF}", encoding="ascii") as file:
                 return hmac.compare_digest(file.read(), _digest(secret))
         except (OSError, UnicodeDecodeError):
             return False

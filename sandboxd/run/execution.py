@@ -269,7 +269,8 @@ class Execution:
         self._check_open()
         if self.result is not None:
             from_seq = min(from_seq, self._last)  # the terminal event is always sent
-        position = self._spool.seek(from_seq)
+        number = self._spool.seek(from_seq)
+        position = self._spool.place(number)
         follower = _Follower(position, self._spool.size - position <= WINDOW)
         self._followers.add(follower)
         seq, beat = from_seq, self._beat
@@ -282,8 +283,10 @@ class Execution:
                         event = self._held.get(seq)
                         if event is None:
                             self._check_open()
-                            event, position = self._spool.read(position)
+                            event = self._spool.read(number)
+                            number += 1
                             size += len(event.data)
+                            position += len(event.data)
                         bundle.append(event)
                         seq = event.seq + 1  # a daemon that is gone took some numbers along
                     yield tuple(bundle)

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from sandboxd.model import Gap, ModelText, Stream
 from sandboxd.run.preview import WINDOW, Budgets, decode, preview, whole_characters
@@ -13,39 +12,7 @@ from sandboxd.run.spool import Kept
 
 MAX_MESSAGE = 16 << 20  # bytes that one answer carries: the bound of a call without a budget
 
-Store = Callable[[Iterable[bytes]], Stored | None]
-
-
-class _Ends:
-    """The first and the last bytes of a long output, each piece with its stream."""
-
-    def __init__(self, window: int = WINDOW) -> None:
-        self._window = window
-        self._first: list[tuple[Stream, bytes]] = []
-        self._first_size = 0
-        self._last: deque[tuple[Stream, bytes]] = deque()
-        self._last_size = 0
-
-    def feed(self, stream: Stream, data: bytes) -> None:
-        if self._first_size < self._window:
-            piece = data[: self._window - self._first_size]
-            self._first.append((stream, piece))
-            self._first_size += len(piece)
-        self._last.append((stream, data))
-        self._last_size += len(data)
-        while self._last_size - len(self._last[0][1]) >= self._window:
-            self._last_size -= len(self._last.popleft()[1])
-
-    def head(self) -> str:
-        return decode(self._first, cut=True)
-
-    def tail(self) -> str:
-        begun: set[Stream] = set()
-        pieces = []
-        for stream, data in self._last:
-            pieces.append((stream, data if stream in begun else whole_characters(data)))
-            begun.add(stream)
-        return decode(pieces)
+Store = Callable[[Iterable[bytes], str], Stored | None]  # as `Spills.store`: what to write, and a file that holds just that
 
 
 def model_text(kept: Kept, budgets: Budgets, max_chars: int | None, store: Store, *, force: bool = False) -> ModelText:
@@ -53,28 +20,26 @@ def model_text(kept: Kept, budgets: Budgets, max_chars: int | None, store: Store
     limit = budgets.of(max_chars)
     if limit is None:
         return _exempt(kept)
-    ends = _Ends()
     if kept.output_bytes <= budgets.absolute:
         text = decode(kept.chunks())
         if len(text) <= limit and not force:
             return ModelText(text, whole=not any(isinstance(event, Gap) for event in kept.behind))
-        stored = store(data for _, data in kept.chunks())
         head = tail = text
     else:
-        pieces = _watched(kept, ends)
-        stored = store(pieces)
-        for _ in pieces:  # what the disk did not take has an end, too
-            pass
-        head, tail = ends.head(), ends.tail()
+        head, tail = decode(kept.head(WINDOW), cut=True), _tail(kept)
+    stored = store((data for _, data in kept.chunks()), kept.whole)
     return ModelText(
         preview(head, tail, limit, _notice(kept, stored)), whole=False, spill_path="" if stored is None else stored.path
     )
 
 
-def _watched(kept: Kept, ends: _Ends) -> Iterator[bytes]:
-    for stream, data in kept.chunks():
-        ends.feed(stream, data)
-        yield data
+def _tail(kept: Kept) -> str:
+    begun: set[Stream] = set()
+    pieces = []
+    for stream, data in kept.tail(WINDOW):
+        pieces.append((stream, data if stream in begun else whole_characters(data)))
+        begun.add(stream)
+    return decode(pieces)
 
 
 def _exempt(kept: Kept) -> ModelText:

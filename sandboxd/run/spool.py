@@ -1,19 +1,18 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The output of one execution on disk: append, and read again from any sequence number.
 
-One file an execution, mode 0600, made at the first byte of output. It holds frames: a fixed header (payload length,
-sequence number, stream, byte offset in the stream, seconds since the start) and the payload. A frame is whole or absent:
-a write that the disk cuts short is cut away again, and from then on the spool is full.
+Two files an execution, mode 0600, made at the first byte of output. `NAME.spool` holds what the command wrote, both streams
+in the order of arrival and nothing else, so that the whole output can be had elsewhere by a second link (`run.spill`).
+`NAME.index` holds one entry of fixed size for each chunk: sequence number, place, offset in the stream, length, stream,
+seconds since the start. The entry is written behind its bytes: a daemon that is killed leaves whole chunks, and bytes that no
+entry names are none. A write that the disk cuts short is cut away again, and from then on the spool is full.
 
-A large payload begins at a page of the file, behind a frame of padding: the kernel then moves whole pages, in two thirds of
-the time.
-
-Writes land in the page cache and are made on the event loop's thread; the cost is a copy of one chunk.
+Writes land in the page cache and are made on the event loop's thread, before anybody hears of the chunk; the cost is a copy.
+What lies far back is put on the disk and out of the cache by `run.pagecache`.
 """
 
 from __future__ import annotations
 
-import bisect
 import os
 import struct
 from collections import deque
@@ -22,44 +21,20 @@ from dataclasses import dataclass
 
 from sandboxd.errors import NotFound
 from sandboxd.model import Event, Gap, Output, Stream
+from sandboxd.run.pagecache import Trim
 
-HEADER = struct.Struct("<IQBQd")
-INDEX_EVERY = 64  # frames between two index entries
-RECENT = 4  # frames kept in memory too, for followers that keep up
-
-PAGE = 4096
-ALIGNED = 1 << 15  # bytes of payload from which padding is worth its place
-_PADDING = 255  # in a header, in the place of the stream
+ENTRY = struct.Struct("<QQQIBd")  # sequence, place of the first byte, its offset in the stream, length, stream, seconds
+SUFFIX, INDEX = ".spool", ".index"
+BLOCK = ENTRY.size << 12  # bytes of an index read at once
+RECENT = 4  # chunks kept in memory too, for followers that keep up
 
 _STREAMS = (Stream.STDOUT, Stream.STDERR)
 _NUMBER = {stream: number for number, stream in enumerate(_STREAMS)}
 
 
-def frames(path: str, size: int | None = None) -> Iterator[Output]:
-    """The events of a spool file in order, to `size` bytes or to the last whole frame. For any thread, and for what a
-    daemon that is gone left behind. A file that is not there is empty; one that cannot be read ends early."""
-    try:
-        file = open(path, "rb")  # noqa: SIM115  closed below, but only when it could be opened
-    except OSError:
-        return
-    with file:
-        end = os.fstat(file.fileno()).st_size if size is None else size
-        position = 0
-        while position + HEADER.size <= end:
-            header = file.read(HEADER.size)
-            if len(header) < HEADER.size:
-                return
-            length, seq, number, offset, at = HEADER.unpack(header)
-            position += HEADER.size + length
-            if number == _PADDING:
-                file.seek(position)
-                continue
-            if number >= len(_STREAMS) or position > end:
-                return
-            data = file.read(length)
-            if len(data) < length:
-                return
-            yield Output(seq, _STREAMS[number], offset, data, at)
+def index_of(path: str) -> str:
+    """The index that belongs to a spool."""
+    return path.removesuffix(SUFFIX) + INDEX
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +46,39 @@ class Kept:
     behind: tuple[Event, ...]  # what the full spool could not take: gaps, and the last bytes
     output_bytes: int  # what the command wrote, kept or not
 
+    @property
+    def whole(self) -> str:
+        """The file that holds just what `chunks` yields, "" when none does."""
+        return "" if self.behind else self.path
+
     def chunks(self) -> Iterator[tuple[Stream, bytes]]:
         """Both streams in the order of arrival; a line says where something is missing."""
         for event in frames(self.path, self.size):
             yield event.stream, event.data
+        yield from self._behind()
+
+    def head(self, size: int) -> list[tuple[Stream, bytes]]:
+        """The first `size` bytes of `chunks`."""
+        out: list[tuple[Stream, bytes]] = []
+        for stream, data in self.chunks():
+            out.append((stream, data[:size]))
+            size -= len(data)
+            if size <= 0:
+                break
+        return out
+
+    def tail(self, size: int) -> list[tuple[Stream, bytes]]:
+        """At least the last `size` bytes of `chunks`, in whole pieces."""
+        out = list(reversed(list(self._behind())))
+        size -= sum(len(data) for _, data in out)
+        for event in frames(self.path, self.size, backwards=True):
+            if size <= 0:
+                break
+            out.append((event.stream, event.data))
+            size -= len(event.data)
+        return list(reversed(out))
+
+    def _behind(self) -> Iterator[tuple[Stream, bytes]]:
         for other in self.behind:
             if isinstance(other, Gap):
                 yield other.stream, f"\n[{other.length} bytes of {other.stream.value} were not kept]\n".encode()
@@ -82,147 +86,177 @@ class Kept:
                 yield other.stream, other.data
 
 
+def frames(path: str, size: int, *, backwards: bool = False) -> Iterator[Output]:
+    """The events of the first `size` bytes of a spool, in order or the last first. For any thread. Ends early where the
+    files cannot be read; one that is not there is empty."""
+    spool = Spool(path, 0)
+    try:
+        spool.adopt(size)
+        for number in reversed(range(spool.count)) if backwards else range(spool.count):
+            yield spool.read(number)
+    except NotFound:
+        return
+    finally:
+        spool.rest()
+
+
 class Spool:
-    """Append-only store of Output events. `limit` bounds the file in bytes; `size` is its length so far."""
+    """Append-only store of Output events, which are read by their number in it, from 0. `limit` bounds both files together,
+    in bytes; `size` is what the command's output takes of it so far."""
 
     def __init__(self, path: str, limit: int) -> None:
         self.path = path
         self.limit = limit
         self.size = 0
+        self.count = 0
         self.last = 0  # sequence number of the last event in it
         self.full = False
         self._made = False
-        self._fd = -1
-        self._count = 0
-        self._recent: deque[tuple[int, Output, int]] = deque(maxlen=RECENT)
-        self._index_seqs: list[int] = []
-        self._index_positions: list[int] = []
+        self._fds: tuple[int, int] | None = None  # output, index
+        self._recent: deque[tuple[int, Output]] = deque(maxlen=RECENT)
+        self._trim = Trim()
 
-    def adopt(self) -> dict[Stream, int]:
-        """Take over the file of a daemon that is gone, to its last whole frame; bytes of each stream. Nothing is added.
-
-        Call it on a new Spool. A file that is not there is empty.
-        """
+    def adopt(self, size: int | None = None) -> dict[Stream, int]:
+        """Take over the files that another Spool has written, to the last whole chunk (within `size` bytes); how many bytes
+        of each stream there are. Nothing is added. Call it on a new Spool. Files that are not there are empty."""
         self.full = self._made = True
         totals = dict.fromkeys(_STREAMS, 0)
         try:
-            end = os.stat(self.path, follow_symlinks=False).st_size
-        except OSError:
-            return totals
-        while self.size + HEADER.size <= end:
-            length, seq, number, offset, _ = HEADER.unpack(self._pread(HEADER.size, self.size))
-            if number == _PADDING and self.size + HEADER.size + length <= end:
-                self.size += HEADER.size + length
-                continue
-            if number >= len(_STREAMS) or seq <= self.last or self.size + HEADER.size + length > end:
-                break
-            if self._count % INDEX_EVERY == 0:
-                self._index_seqs.append(seq)
-                self._index_positions.append(self.size)
-            self._count += 1
-            self.last = seq
-            totals[_STREAMS[number]] = offset + length
-            self.size += HEADER.size + length
+            output, index = self._open()
+            end = os.fstat(output).st_size if size is None else min(size, os.fstat(output).st_size)
+            while block := os.pread(index, BLOCK, self.count * ENTRY.size):
+                for seq, place, offset, length, stream, _ in ENTRY.iter_unpack(block[: len(block) // ENTRY.size * ENTRY.size]):
+                    if stream >= len(_STREAMS) or seq <= self.last or place != self.size or place + length > end:
+                        return totals
+                    self.count += 1
+                    self.last = seq
+                    self.size = place + length
+                    totals[_STREAMS[stream]] = offset + length
+                if len(block) < ENTRY.size:
+                    break
+        except (NotFound, OSError):
+            pass
         return totals
 
     @property
     def room(self) -> int:
-        """Bytes of payload that the next event may have."""
-        return 0 if self.full else max(0, self.limit - self.size - HEADER.size)
+        """Bytes that the next event may have."""
+        return 0 if self.full else max(0, self.limit - self.size - (self.count + 1) * ENTRY.size)
 
     def append(self, event: Output) -> bool:
         """Store the event. False when the limit is reached or the disk refuses: then neither it nor any later one is kept."""
-        length = HEADER.size + len(event.data)
-        if self.full or self.size + length > self.limit:
+        length = len(event.data)
+        if length > self.room or not self._write(event):
             self.full = True
             return False
-        header = HEADER.pack(len(event.data), event.seq, _NUMBER[event.stream], event.offset, event.at)
-        if len(event.data) >= ALIGNED and self.size + length + 2 * PAGE <= self.limit:
-            padding = (-self.size - 2 * HEADER.size) % PAGE
-            header = HEADER.pack(padding, 0, _PADDING, 0, 0.0) + bytes(padding) + header
-            length = len(header) + len(event.data)
-        if not self._write(header, event.data, length):
-            self.full = True
-            return False
-        if self._count % INDEX_EVERY == 0:
-            self._index_seqs.append(event.seq)
-            self._index_positions.append(self.size)
-        self._recent.append((self.size, event, self.size + length))
-        self._count += 1
+        self._recent.append((self.count, event))
+        self.count += 1
         self.last = event.seq
         self.size += length
+        if self._fds is not None:
+            self._trim.grown(self._fds[0], self.size)
         return True
 
-    def _write(self, header: bytes, data: bytes, length: int) -> bool:
+    def _write(self, event: Output) -> bool:
+        entry = ENTRY.pack(event.seq, self.size, event.offset, len(event.data), _NUMBER[event.stream], event.at)
         try:
-            if self._fd < 0:  # the first frame
+            if self._fds is None:  # the first chunk
                 flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-                self._fd = os.open(self.path, flags, 0o600)
+                output = os.open(self.path, flags, 0o600)
                 self._made = True
-            written = os.pwritev(self._fd, (header, data), self.size)
+                try:
+                    self._fds = output, os.open(index_of(self.path), flags, 0o600)
+                except OSError:
+                    os.close(output)
+                    raise
+            output, index = self._fds
+            place = self.count * ENTRY.size
+            if os.pwrite(output, event.data, self.size) == len(event.data) and os.pwrite(index, entry, place) == len(entry):
+                return True
         except OSError:  # no space, quota, file size limit, directory gone: the command goes on without its spool
-            return False
-        if written == length:
-            return True
-        try:
-            os.ftruncate(self._fd, self.size)
-        except OSError:
-            pass  # the cut frame lies behind `size`, where nobody reads in this process
+            pass
+        if self._fds is not None:
+            try:
+                os.ftruncate(self._fds[0], self.size)
+                os.ftruncate(self._fds[1], self.count * ENTRY.size)
+            except OSError:
+                pass  # what was cut lies behind `size`, where nobody reads in this process
         return False
 
     def rest(self) -> None:
-        """Let go of memory and descriptor; the file stays and is opened again when somebody reads."""
+        """Let go of memory and descriptors; the files stay and are opened again when somebody reads."""
         self._recent.clear()
-        if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
+        if self._fds is not None:
+            for fd in self._fds:
+                os.close(fd)
+            self._fds = None
 
     def seek(self, seq: int) -> int:
-        """The position of the first frame whose sequence number is `seq` or later; `size` when there is none.
+        """The number of the first event whose sequence number is `seq` or later; `count` when there is none.
 
-        Raises NotFound when the file was removed or cut from outside.
+        Raises NotFound when a file was removed or cut from outside.
         """
-        entry = bisect.bisect_right(self._index_seqs, seq) - 1
-        position = self._index_positions[entry] if entry >= 0 else 0
-        while position < self.size:
-            length, number, stream, _, _ = HEADER.unpack(self._pread(HEADER.size, position))
-            if stream != _PADDING and number >= seq:
-                break
-            position += HEADER.size + length
-        return position
+        if seq > self.last:
+            return self.count
+        low, high = 0, self.count
+        while low < high:
+            middle = (low + high) // 2
+            if self._entry(middle)[0] < seq:
+                low = middle + 1
+            else:
+                high = middle
+        return low
 
-    def read(self, position: int) -> tuple[Output, int]:
-        """The frame that starts at `position`, and the position of the next one.
+    def place(self, number: int) -> int:
+        """How many bytes lie before the event of that number. Raises as `seek`."""
+        return self.size if number >= self.count else self._entry(number)[1]
 
-        Raises NotFound when the file was removed or cut from outside.
-        """
-        for place, event, behind in self._recent:
-            if place == position:
-                return event, behind
-        length, seq, number, offset, at = HEADER.unpack(self._pread(HEADER.size, position))
-        if number == _PADDING:
-            return self.read(position + HEADER.size + length)
-        data = self._pread(length, position + HEADER.size)
-        return Output(seq, _STREAMS[number], offset, data, at), position + HEADER.size + length
+    def read(self, number: int) -> Output:
+        """The event of that number, below `count`. Raises NotFound when a file was removed or cut from outside."""
+        for known, event in self._recent:
+            if known == number:
+                return event
+        seq, place, offset, length, stream, at = self._entry(number)
+        return Output(seq, _STREAMS[stream], offset, self._pread(0, length, place), at)
 
-    def _pread(self, length: int, position: int) -> bytes:
+    def _entry(self, number: int) -> tuple[int, int, int, int, int, float]:
+        return ENTRY.unpack(self._pread(1, ENTRY.size, number * ENTRY.size))
+
+    def _pread(self, file: int, length: int, position: int) -> bytes:
         try:
-            if self._fd < 0:
-                self._fd = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
-            data = os.pread(self._fd, length, position)
+            data = os.pread(self._open()[file], length, position)
         except OSError as error:
             raise NotFound(f"the output cannot be read: {self.path}: {error.strerror}", field="execution_id") from error
         if len(data) < length:
             raise NotFound(f"the output cannot be read: {self.path} was cut", field="execution_id")
         return data
 
+    def _open(self) -> tuple[int, int]:
+        """Descriptors of both files. Raises NotFound."""
+        if self._fds is None:
+            output = -1
+            try:
+                output = os.open(self.path, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+                self._fds = output, os.open(index_of(self.path), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
+            except OSError as error:
+                if output >= 0:
+                    os.close(output)
+                raise NotFound(f"the output cannot be read: {self.path}: {error.strerror}", field="execution_id") from error
+        return self._fds
+
     def close(self) -> None:
-        """Close and remove the file; idempotent."""
+        """Close and remove the files; idempotent."""
         self.full = True
         self.rest()
         if self._made:
             self._made = False
-            try:
-                os.unlink(self.path)
-            except FileNotFoundError:
-                pass
+            remove(self.path)
+
+
+def remove(path: str) -> None:
+    """Remove a spool and its index; idempotent. Raises OSError."""
+    for each in (index_of(path), path):
+        try:
+            os.unlink(each)
+        except FileNotFoundError:
+            pass

@@ -19,7 +19,7 @@ from collections.abc import Callable
 from sandboxd.errors import Exhausted, RequestError
 from sandboxd.model import Stream
 
-CHUNK = 3 << 16  # bytes of one message; larger ones wait for the transport's flow control
+CHUNK = 1 << 19  # bytes of one message at most: every message costs its sender and its reader about the same, whatever it holds
 COALESCE = 0.004  # seconds that small writes may wait for company
 REST = 0.001  # seconds between two looks at a pipe in full flow; the loop's clock has no finer grain
 FLOW = 1 << 15  # bytes within COALESCE seconds that make a flow

@@ -116,7 +116,7 @@ class TestEvents:
     async def test_closed(self, runner: Runner) -> None:
         """Once closed, the spool is gone and followers are told so."""
         execution, _ = await complete(runner, "echo hi")
-        assert os.listdir(runner.spool_dir) == ["e0.spool"]
+        assert sorted(os.listdir(runner.spool_dir)) == ["e0.index", "e0.spool"]
         assert os.stat(f"{runner.spool_dir}/e0.spool").st_mode & 0o777 == 0o600
         execution.close()
         execution.close()

@@ -4,18 +4,22 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
+import mmap
 import os
 import resource
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from sandboxd.errors import NotFound
 from sandboxd.model import EndKind, Event, Exited, Gap, Output, Result, Stream
+from sandboxd.run import pagecache
 from sandboxd.run.execution import TAIL, WINDOW, Execution
-from sandboxd.run.spool import ALIGNED, HEADER, INDEX_EVERY, Spool, frames
+from sandboxd.run.spool import ENTRY, Spool, frames, index_of
 from sandboxd.run.streams import CHUNK, PIPE, Pump
 
 from .conftest import Runner, gather_events, output, until
@@ -39,6 +43,17 @@ async def held_up(execution: Execution) -> None:
     async with asyncio.timeout(30):
         while not (execution._pump is not None and execution._pump.paused):  # noqa: ASYNC110  no event tells of it
             await asyncio.sleep(0)
+
+
+def _cached(path: str, size: int) -> int:
+    """Bytes of the first `size` of a file that are in memory (mincore(2))."""
+    with open(path, "r+b") as file, mmap.mmap(file.fileno(), size) as mapped:
+        pages = (ctypes.c_ubyte * (size // mmap.PAGESIZE))()
+        start = ctypes.c_char.from_buffer(mapped)
+        address = ctypes.addressof(start)
+        assert ctypes.CDLL(None).mincore(ctypes.c_void_p(address), ctypes.c_size_t(size), pages) == 0
+        del start
+    return sum(page & 1 for page in pages) * mmap.PAGESIZE
 
 
 class TestBounds:
@@ -207,15 +222,15 @@ async def main():
     runner = Runner(sys.argv[1])
     execution = runner.make()
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, hard))  # only the spool is a regular file here
-    ended = await runner.run(execution, "head -c 2000000 /dev/zero; echo the end; exit 4")
-    assert (ended.code, ended.truncated, ended.stdout_bytes) == (4, True, 2_000_008), ended
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, hard))  # only the spool is a regular file here
+    ended = await runner.run(execution, "head -c 4000000 /dev/zero; echo the end; exit 4")
+    assert (ended.code, ended.truncated, ended.stdout_bytes) == (4, True, 4_000_008), ended
     execution.finish(Result(ended.kind, ended.code, truncated=True))
     events = await gather_events(execution)
     assert output(events).endswith(b"the end\\n")
     assert len([e for e in events if isinstance(e, Gap)]) == 1
     assert isinstance(events[-1], Exited)
-    assert 200_000 < execution._spool.size <= 300_000
+    assert 900_000 < execution._spool.size <= 1_500_000
     execution.close()
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     execution = runner.make()
@@ -230,36 +245,64 @@ asyncio.run(main())
 
 
 class TestDisk:
-    def test_pages(self, tmp_path: Path) -> None:
-        """Large payloads begin at a page; whoever reads, from anywhere, in this daemon or the next, sees only the output."""
+    def test_two_files(self, tmp_path: Path) -> None:
+        """The spool holds the output and nothing else; whoever reads, from anywhere, in this daemon or the next, sees whole
+        chunks, also where a daemon was killed between the bytes and their entry, or the index was cut."""
         path = str(tmp_path / "e.spool")
         spool = Spool(path, 4 * MB)
-        sizes = (5, ALIGNED, 1, CHUNK, ALIGNED - 1, CHUNK, CHUNK, 4067, 70_000, 3)
+        sizes = (5, 32768, 1, CHUNK, 32767, CHUNK, CHUNK, 4067, 70_000, 3)
         events = [
             Output(2 * number + 1, Stream.STDOUT, sum(sizes[:number]), os.urandom(size), float(number))
             for number, size in enumerate(sizes)
         ]
         assert all(spool.append(event) for event in events)
-        whole = Path(path).read_bytes()
-        assert all(whole.index(event.data) % 4096 == 0 for event in events if len(event.data) >= ALIGNED)
-        assert list(frames(path)) == events
+        whole, index = Path(path).read_bytes(), Path(index_of(path)).read_bytes()
+        assert whole == b"".join(event.data for event in events)
+        assert list(frames(path, spool.size)) == events
+        assert list(frames(path, spool.size, backwards=True)) == events[::-1]
+        assert list(frames(path, spool.size - 1)) == events[:-1]
         again = Spool(path, 0)
         assert again.adopt() == {Stream.STDOUT: sum(sizes), Stream.STDERR: 0}
-        assert (again.size, again.last) == (spool.size, spool.last)
+        assert (again.size, again.count, again.last) == (spool.size, spool.count, spool.last)
         for each in (spool, again):
             for number, event in enumerate(events):
-                position = each.seek(event.seq - 1)
-                for expected in events[number:]:
-                    found, position = each.read(position)
-                    assert found == expected
-                assert position == each.size
-        for cut in range(len(whole) - 5000, len(whole), 97):
+                assert each.seek(event.seq - 1) == each.seek(event.seq) == number
+                assert each.read(number) == event
+                assert each.place(number) == sum(sizes[:number])
+            assert each.seek(events[-1].seq + 1) == each.count
+            assert each.place(each.count) == each.size
+        for cut in range(0, len(index), 7):
+            os.truncate(index_of(path), cut)
+            assert list(frames(path, spool.size)) == events[: cut // ENTRY.size]
+            assert Spool(path, 0).adopt()[Stream.STDOUT] == sum(sizes[: cut // ENTRY.size])
+            Path(index_of(path)).write_bytes(index)
+        for cut in range(0, len(whole), 9973):
             os.truncate(path, cut)
-            assert list(frames(path)) == events[: len(list(frames(path)))]
-            assert Spool(path, 0).adopt()[Stream.STDOUT] == sum(len(event.data) for event in frames(path))
+            found = list(frames(path, spool.size))
+            assert found == events[: len(found)]
+            assert sum(sizes[: len(found)]) <= cut < sum(sizes[: len(found) + 1])
             Path(path).write_bytes(whole)
         spool.close()
         again.rest()
+        assert os.listdir(tmp_path) == []
+
+    def test_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """What lies far back in a long output is on the disk and no longer in memory, and is read as it was written."""
+        monkeypatch.setattr(pagecache, "STEP", 1 << 20)
+        monkeypatch.setattr(pagecache, "KEEP", 2 << 20)
+        spool = Spool(str(tmp_path / "e.spool"), 64 * MB)
+        data = os.urandom(CHUNK)
+        deadline = time.monotonic() + 30
+        while True:
+            assert spool.append(Output(spool.count + 1, Stream.STDOUT, spool.size, data, 0.0))
+            if spool._trim._step is not None:
+                spool._trim._step.result(30)
+                if _cached(spool.path, 1 << 20) < 1 << 20:
+                    break
+            if spool.size > 48 * MB or time.monotonic() > deadline:
+                pytest.skip("this file system keeps its pages")
+        assert all(spool.read(number).data == data for number in range(spool.count))
+        spool.close()
 
     def test_full(self, tmp_path: Path) -> None:
         """When the disk is full the command goes on to its end, and the result says what is missing."""
@@ -295,16 +338,15 @@ class TestSpool:
     def test_seek_and_read(self, tmp_path: Path) -> None:
         """Any sequence number is found, also between frames and beyond the index."""
         spool = Spool(str(tmp_path / "s"), 1 << 20)
-        count = INDEX_EVERY * 3 + 5
+        count = 197
         for number in range(count):
             assert spool.append(Output(10 + 2 * number, Stream.STDERR, number, b"%d" % number, 0.5))
         for seq in range(10 + 2 * count):
-            position = spool.seek(seq)
+            number = spool.seek(seq)
             if seq > 10 + 2 * (count - 1):
-                assert position == spool.size
+                assert number == spool.count
                 continue
-            event, _ = spool.read(position)
-            assert event.seq == max(10, seq + seq % 2)
+            assert spool.read(number).seq == max(10, seq + seq % 2)
         spool.close()
         assert os.listdir(tmp_path) == []
 
@@ -324,12 +366,13 @@ class TestSpool:
         assert len(os.listdir("/proc/self/fd")) == before
 
     def test_limit_is_exact(self, tmp_path: Path) -> None:
-        """The file never grows beyond its limit, and once full it stays full."""
-        spool = Spool(str(tmp_path / "s"), 2 * (HEADER.size + 4))
+        """The files never grow beyond their limit, and once full it stays full."""
+        spool = Spool(str(tmp_path / "s"), 2 * (ENTRY.size + 4))
         assert spool.append(Output(1, Stream.STDOUT, 0, b"abcd", 0))
         assert not spool.append(Output(2, Stream.STDOUT, 4, b"abcde", 0))
         assert not spool.append(Output(2, Stream.STDOUT, 4, b"abcd", 0))
-        assert os.stat(spool.path).st_size == spool.size == HEADER.size + 4
+        assert os.stat(spool.path).st_size == spool.size == 4
+        assert os.stat(index_of(spool.path)).st_size == ENTRY.size
         spool.close()
 
     def test_cut_from_outside(self, tmp_path: Path) -> None:
@@ -337,8 +380,8 @@ class TestSpool:
         spool = Spool(str(tmp_path / "s"), 1 << 20)
         spool.append(Output(1, Stream.STDOUT, 0, b"abcd", 0))
         spool.rest()
-        for size in (HEADER.size + 2, HEADER.size - 1):
-            os.truncate(spool.path, size)
+        for path, size in ((spool.path, 3), (index_of(spool.path), ENTRY.size - 1)):
+            os.truncate(path, size)
             with pytest.raises(NotFound):
                 spool.read(0)
         spool.close()

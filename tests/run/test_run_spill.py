@@ -35,7 +35,7 @@ async def kept(runner: Runner, text: str, **options: object) -> Kept:
     return execution.kept()
 
 
-def never(chunks: object) -> Stored | None:
+def never(chunks: object, whole: str) -> Stored | None:
     raise AssertionError("stored")
 
 
@@ -60,6 +60,36 @@ async def test_a_long_output_is_stored_whole(runner: Runner, tmp_path_factory: p
         assert found.spill_path in found.text
         assert len(found.text) < 1000 + 200
         assert not found.whole
+
+
+async def test_what_is_stored_is_the_spool_itself(runner: Runner, spills: Spills) -> None:
+    """The whole output is a second link to the spool: nothing is copied, and it stays when the spool goes. Where the spool
+    does not hold all of it, or another user is to read it, the text is written anew."""
+    spills.quota = 1 << 20
+    execution = runner.make()
+    ended = await runner.run(execution, "seq 3000; echo err >&2")
+    execution.finish(Result(ended.kind, ended.code))
+    found = model_text(execution.kept(), SMALL, None, partial(spills.store, "s", "whole"))
+    assert os.path.samefile(found.spill_path, f"{runner.spool_dir}/{execution.id}.spool")
+    execution.close()
+    numbers = "".join(f"{n}\n" for n in range(1, 3001))
+    assert Path(found.spill_path).read_text() in (numbers + "err\n", "err\n" + numbers)
+    cut = await kept(runner, "seq 3000", max_output=6000)
+    found = model_text(cut, SMALL, None, partial(spills.store, "s", "cut"))
+    assert os.stat(found.spill_path).st_nlink == 1
+    assert "were not kept]" in Path(found.spill_path).read_text() or Path(found.spill_path).read_text() == numbers
+    large = await kept(runner, "seq 3000")
+    spills.quota = 10_000
+    found = model_text(large, SMALL, None, partial(spills.store, "s", "large"))
+    assert Path(found.spill_path).read_text() == numbers[:10_000]
+    assert "the first 10000 bytes" in found.text
+    if os.getuid() == 0:
+        os.chown(f"{spills.root}/s", 65534, 65534)
+        found = model_text(large, SMALL, None, partial(spills.store, "s", "other"))
+        assert os.stat(found.spill_path).st_uid == 65534
+        assert os.stat(large.path).st_uid == 0
+    spills.drop("s")
+    os.rmdir(spills.root)
 
 
 async def test_colours_do_not_count(runner: Runner) -> None:
@@ -100,7 +130,7 @@ async def test_a_disk_that_is_full(runner: Runner, monkeypatch: pytest.MonkeyPat
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "write", full)
-        found = model_text(output, SMALL, None, lambda chunks: spills.store("s", "e", chunks))
+        found = model_text(output, SMALL, None, lambda chunks, _: spills.store("s", "e", chunks))
     assert "the first 0 bytes" in found.text
     assert found.text.endswith("\n3000\n")
     spills.drop("s")
