@@ -271,19 +271,21 @@ def model_text(value: model.ModelText | None) -> execution_pb2.ModelText | None:
     return execution_pb2.ModelText(text=value.text, whole=value.whole, spill_path=value.spill_path)
 
 
-def event(value: model.Event, execution_id: str, text: str, out: execution_pb2.Event | None = None) -> execution_pb2.Event:
-    """One event of the execution of `text`; written into `out`, a part of a message, when there is one: to put it there
-    afterwards would copy all output once more."""
-    if out is None:
-        out = execution_pb2.Event()
+def output(value: model.Output) -> execution_pb2.Output:
+    """All of a chunk of output but its bytes."""
+    out = execution_pb2.Output(stream=STREAM[value.stream], offset=value.offset)
+    out.elapsed.seconds, out.elapsed.nanos = divmod(round(value.at * 1e9), 1_000_000_000)
+    return out
+
+
+def event(value: model.Event, execution_id: str, text: str) -> execution_pb2.Event:
+    """One event of the execution of `text`. What goes out is serialized by `bundles`, which saves output two copies."""
+    out = execution_pb2.Event()
     out.sequence, out.execution_id = value.seq, execution_id
     match value:
         case model.Output():
-            output = out.output
-            output.stream = STREAM[value.stream]
-            output.offset = value.offset
-            output.data = value.data
-            output.elapsed.seconds, output.elapsed.nanos = divmod(round(value.at * 1e9), 1_000_000_000)
+            out.output.CopyFrom(output(value))
+            out.output.data = value.data
         case model.Queued():
             out.queued.reason = value.reason
             out.queued.SetInParent()

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from sandboxd import batches, model, toolbox, toolcalls
-from sandboxd.api import convert, requests
+from sandboxd.api import bundles, convert, requests
 from sandboxd.api.access import Access, followed
 from sandboxd.batches import BatchRun
 from sandboxd.engine import Checked
@@ -23,7 +23,8 @@ CALLER_CANCELLED = "cancelled by the caller"
 
 
 class Executions(execution_pb2_grpc.ExecutionServiceServicer):
-    """To add a method: describe it in execution.proto, generate, and answer it here in a few lines."""
+    """To add a method: describe it in execution.proto, generate, and answer it here in a few lines. Those that send output
+    answer in bytes (`bundles`)."""
 
     def __init__(self, access: Access) -> None:
         self._access = access
@@ -57,14 +58,12 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
             answer.updated_input.update(use.call.input)
         return answer
 
-    async def Start(
-        self, request: pb.ExecutionServiceStartRequest, context: Any
-    ) -> AsyncIterator[pb.ExecutionServiceStartResponse]:
+    async def Start(self, request: pb.ExecutionServiceStartRequest, context: Any) -> AsyncIterator[Any]:
         session = self._access.session(request.session_id, context)
         execution = await self._engine.start(requests.start_request(request, self._access.role), session)
         try:
-            async with followed(execution.bundles()) as bundles:
-                async for bundle in bundles:
+            async with followed(execution.bundles()) as following:
+                async for bundle in following:
                     started = next((at for at, event in enumerate(bundle, 1) if isinstance(event, model.Started)), 0)
                     end = started if request.background and started else len(bundle)
                     for answer in _answers(bundle[:end], execution, request.bundle):
@@ -74,20 +73,16 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         finally:
             self._engine.let_go(execution, starter=True)
 
-    async def Attach(
-        self, request: pb.ExecutionServiceAttachRequest, context: Any
-    ) -> AsyncIterator[pb.ExecutionServiceAttachResponse]:
+    async def Attach(self, request: pb.ExecutionServiceAttachRequest, context: Any) -> AsyncIterator[Any]:
         execution = self._execution(request, context)
         try:
             async with followed(execution.events(request.from_sequence or 1)) as events:
                 async for event in events:
-                    answer = pb.ExecutionServiceAttachResponse()
-                    convert.event(event, execution.id, execution.text, answer.event)
-                    yield answer
+                    yield bundles.attached(event, execution.id, execution.text)
         finally:
             self._engine.let_go(execution, starter=False)
 
-    async def RunBatch(self, request_iterator: Any, context: Any) -> AsyncIterator[pb.ExecutionServiceRunBatchResponse]:
+    async def RunBatch(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
         first = await anext(request_iterator, None)
         if first is None or not first.HasField("open"):
             raise RequestError("a batch begins with `open`", field="open", fix="send it first")
@@ -158,19 +153,14 @@ def _steering(decision: model.Decision) -> str:
     return "" if decision.behavior is model.Behavior.ALLOW else steer(decision)
 
 
-def _answers(events: tuple[model.Event, ...], execution: Execution, together: bool) -> Iterator[pb.ExecutionServiceStartResponse]:
+def _answers(events: tuple[model.Event, ...], execution: Execution, together: bool) -> Iterator[bytes]:
     """The messages of these events: one when they go together, else one each."""
-    first = None
+    if together:
+        if events:
+            yield bundles.started(events, execution.id, execution.text)
+        return
     for event in events:
-        if first is None or not together:
-            if first is not None:
-                yield first
-            first = pb.ExecutionServiceStartResponse()
-            convert.event(event, execution.id, execution.text, first.event)
-        else:
-            convert.event(event, execution.id, execution.text, first.more.add())
-    if first is not None:
-        yield first
+        yield bundles.started((event,), execution.id, execution.text)
 
 
 async def _read(batch: BatchRun, session_id: str, role: Role, messages: Any) -> None:
@@ -202,11 +192,11 @@ async def _read(batch: BatchRun, session_id: str, role: Role, messages: Any) -> 
         batch.fail(error)
 
 
-def _said(message: batches.Message) -> pb.ExecutionServiceRunBatchResponse:
+def _said(message: batches.Message) -> bytes | pb.ExecutionServiceRunBatchResponse:
+    if isinstance(message, batches.Happened):
+        return bundles.in_batch(message.key, message.event, message.execution.id, message.execution.text)
     out = pb.ExecutionServiceRunBatchResponse(key=message.key)
     match message:
-        case batches.Happened():
-            convert.event(message.event, message.execution.id, message.execution.text, out.event)
         case batches.Delivered():
             out.result.CopyFrom(convert.result(message.result))
         case batches.MayStart():

@@ -16,12 +16,14 @@ from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, error_details_pb2, status_pb2  # type: ignore[import-untyped]  # googleapis ships no stubs
 from grpc_status import rpc_status
 
+from sandboxd.api.bundles import serialize
 from sandboxd.errors import ConfigError, Exhausted, Forbidden, RequestError, SandboxdError, Unavailable, status_of
 from sandboxd.sessions import Role
 
 log = logging.getLogger("sandboxd.api")
 
 DOMAIN = "sandboxd"
+OURS = "/sandboxd."  # our methods, among those of libraries (health, reflection)
 LONGEST = 1000  # characters of one text in an error: all trailing metadata together must stay below gRPC's 8 KiB
 
 # Services (with a trailing slash) and methods that only the admin socket answers.
@@ -95,7 +97,7 @@ class Guard(grpc.aio.ServerInterceptor):
         else:
             make = grpc.stream_unary_rpc_method_handler if handler.request_streaming else grpc.unary_unary_rpc_method_handler
             behavior = self._unary(method, handler.stream_unary or handler.unary_unary)
-        return make(behavior, handler.request_deserializer, handler.response_serializer)
+        return make(behavior, handler.request_deserializer, serialize if method.startswith(OURS) else handler.response_serializer)
 
     def _admit(self, method: str) -> None:
         if self._role is not Role.ADMIN and method.startswith(ADMIN_ONLY):

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd import model
-from sandboxd.api import convert
+from sandboxd.api import bundles, convert
 from sandboxd.client import decode
 from sandboxd.v1 import analysis_pb2, execution_pb2, profile_pb2, session_pb2
 
@@ -130,6 +130,8 @@ results = st.builds(
     notes=words,
 )
 EXECUTION = "e-1"
+# Of every length that takes another number of bytes to write down.
+chunks = st.sampled_from((0, 1, 60, 100, 127, 128, 200, 16_000, 16_383, 16_384, 196_608, 2_097_152)).map(bytes)
 sequences = st.integers(1, 2**40)
 events = (
     st.builds(model.Queued, sequences, st.just(EXECUTION), names)
@@ -171,6 +173,25 @@ def test_event_round_trip(value: model.Event) -> None:
     message = _sent(convert.event(value, EXECUTION, TEXT))
     assert message.execution_id == EXECUTION
     assert decode.event(message, TEXT) == value
+
+
+@given(
+    st.lists(events | st.builds(model.Output, sequences, one_of(model.Stream), counts, chunks, seconds), min_size=1, max_size=4),
+    names,
+)
+def test_serialized_events(values: list[model.Event], key: str) -> None:
+    """What goes out is what protobuf makes of the same messages, whatever the output."""
+    messages = [convert.event(value, EXECUTION, TEXT) for value in values]
+    together = execution_pb2.ExecutionServiceStartResponse(event=messages[0], more=messages[1:])
+    start, attach, batch = (
+        execution_pb2.ExecutionServiceStartResponse,
+        execution_pb2.ExecutionServiceAttachResponse,
+        execution_pb2.ExecutionServiceRunBatchResponse,
+    )
+    assert start.FromString(bundles.started(values, EXECUTION, TEXT)) == together
+    for value, message in zip(values, messages, strict=True):
+        assert attach.FromString(bundles.attached(value, EXECUTION, TEXT)) == attach(event=message)
+        assert batch.FromString(bundles.in_batch(key, value, EXECUTION, TEXT)) == batch(key=key, event=message)
 
 
 @given(st.booleans(), st.none() | enforcements, names)
