@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import errno
+import functools
 import os
 import resource
 import select
@@ -14,6 +15,7 @@ import signal
 import stat
 import subprocess
 from collections.abc import Callable
+from typing import ParamSpec, TypeVar
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, landlock, seccomp
@@ -37,7 +39,24 @@ from sandboxd.model import (
 from sandboxd.model.launch import CWD_REPORT_FD
 
 SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"  # never the caller's PATH, which may begin in a workspace
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
+
+
+def in_words(start: Callable[_P, _T]) -> Callable[_P, _T]:
+    """A backend's `start`, for which the kernel's refusals (of descriptors, memory, a control group) are IsolationErrors too."""
+
+    @functools.wraps(start)
+    def told(*args: _P.args, **kwargs: _P.kwargs) -> _T:
+        try:
+            return start(*args, **kwargs)
+        except OSError as error:
+            raise IsolationError(
+                f"the sandbox could not be built: {error.strerror or error}", fix="run fewer commands at once"
+            ) from error
+
+    return told
 
 
 class Box:

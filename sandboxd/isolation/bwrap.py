@@ -23,6 +23,7 @@ from sandboxd.isolation.box import (
     as_user,
     child_config,
     hand_over,
+    in_words,
     launch,
     namespaced,
     system_call_filter,
@@ -98,6 +99,7 @@ class Bwrap:
                 raise IsolationError(f"bwrap cannot build a sandbox here: {probe.error}", fix=probe.fix)
         return self._host
 
+    @in_words
     def start(self, plan: LaunchPlan, stdio: Stdio) -> Box:
         """Start a plan. The caller keeps and closes `stdio`. Raises IsolationError; nothing runs then."""
         host = self._need_host()

@@ -76,7 +76,7 @@ def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
     """Make the groups that these limits need; `take` owns each descriptor opened.
 
     Joining a group of version 1 costs milliseconds (the kernel waits for all its processors), so a limit that an rlimit
-    keeps as well gets none: the processes of everybody but root.
+    keeps as well gets none: the processes of everybody but root. Raises OSError; none is left then.
     """
     wanted = {"pids": limits.pids, "memory": limits.memory}
     if found().version == 1 and uid != 0 and rlimit_counts_per_box():
@@ -88,11 +88,15 @@ def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
         if parent is None or value is None:
             continue
         path = paths.get(parent)
-        if path is None:
-            path = paths[parent] = f"{parent}/{PREFIX}{secrets.token_hex(6)}"
-            os.mkdir(path, 0o755)
-            fds.append(take(os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)))
-        _write(f"{path}/{_FILES[found().version][controller]}", value)
+        try:
+            if path is None:
+                path = paths[parent] = f"{parent}/{PREFIX}{secrets.token_hex(6)}"
+                os.mkdir(path, 0o755)
+                fds.append(take(os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)))
+            _write(f"{path}/{_FILES[found().version][controller]}", value)
+        except OSError:
+            remove(tuple(paths.values()))
+            raise
     return Groups(tuple(fds), tuple(paths.values()))
 
 

@@ -92,6 +92,7 @@ class Keeper:
         self._counts = {"warm": 0, "template": 0, "cold": 0, "reused": 0}
         self._mounts = os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC)
         self._mounts_changed = watcher(self._mounts)
+        self._mounts_of_thread = os.open("/proc/self/mounts", os.O_RDONLY | os.O_CLOEXEC)  # each tells once of a change
 
     # -- for a start -----------------------------------------------------------------------------------------------------
 
@@ -116,7 +117,7 @@ class Keeper:
             else:
                 try:
                     box = self._make_box(entry.template, plan, seen if entry.template.seen is None else None, False)
-                except IsolationError:
+                except (IsolationError, OSError):
                     self._fail(now)
                     return self._first(key, plan, now)
                 if not box.begun():  # a millisecond, in which the box goes on; nothing of the command is with it yet
@@ -217,27 +218,26 @@ class Keeper:
 
     def _run(self) -> None:
         """The thread's life. While it sleeps it still sees the host's mounts change: boxes would keep a file system in use."""
-        with open("/proc/self/mounts", "rb") as mounts:
-            poll = watcher(mounts.fileno())
-            poll.register(self._wake, select.POLLIN)
-            while not self._closed:
-                with self._disposing:
-                    with self._lock:
-                        now = time.monotonic()
-                        again = self._keep(now)
-                        over, self._over = self._over, []
-                        busy = bool(over) or now - self._last_event < AWAKE
-                        self._sleeps = not busy
-                    for box in over:  # without the lock, which a start may want: a control group takes milliseconds to go
-                        box.dispose()
-                wait = None if again is None else max(0.0, again - time.monotonic())
-                if busy and (wait is None or wait > pool.QUIET):
-                    wait = pool.QUIET
-                ready = poll.poll(None if wait is None else wait * 1000 + 1)
-                if any(fd == mounts.fileno() for fd, _ in ready):
-                    self.drain()
-                if any(fd == self._wake for fd, _ in ready):
-                    os.eventfd_read(self._wake)
+        poll = watcher(self._mounts_of_thread)
+        poll.register(self._wake, select.POLLIN)
+        while not self._closed:
+            with self._disposing:
+                with self._lock:
+                    now = time.monotonic()
+                    again = self._keep(now)
+                    over, self._over = self._over, []
+                    busy = bool(over) or now - self._last_event < AWAKE
+                    self._sleeps = not busy
+                for box in over:  # without the lock, which a start may want: a control group takes milliseconds to go
+                    box.dispose()
+            wait = None if again is None else max(0.0, again - time.monotonic())
+            if busy and (wait is None or wait > pool.QUIET):
+                wait = pool.QUIET
+            ready = poll.poll(None if wait is None else wait * 1000 + 1)
+            if any(fd == self._mounts_of_thread for fd, _ in ready):
+                self.drain()
+            if any(fd == self._wake for fd, _ in ready):
+                os.eventfd_read(self._wake)
 
     def _keep(self, now: float) -> float | None:
         """Do what `pool` decides; when to do so again."""
@@ -410,6 +410,7 @@ class Keeper:
             self._thread.join(5)
         with self._lock:
             os.close(self._mounts)
+            os.close(self._mounts_of_thread)
             os.close(self._wake)
 
 

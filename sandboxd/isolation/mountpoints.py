@@ -20,15 +20,20 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
 from sandboxd.isolation.kernel import open_real
-from sandboxd.isolation.stubs import Pool, is_placeholder
+from sandboxd.isolation.stubs import SHORT, Pool, is_placeholder
 
 _LOCK = "lock"
 _SUFFIX = ".box"
 _MAX_FILE = 1 << 20
 
+_late: list[Lease] = []
+
 
 class Lease:
-    """The mount points of one box. `paths` are those that stand now; `release` once, when the box has ended."""
+    """The mount points of one box. `paths` are those that stand now; `release` once, when the box has ended.
+
+    Where descriptors or memory are too short for that, it is done with the next one that is made or released.
+    """
 
     def __init__(self, registry: str, name: str, fd: int, owner: tuple[int, int], paths: tuple[str, ...]) -> None:
         self._registry, self._name, self._fd, self._owner = registry, name, fd, owner
@@ -36,6 +41,15 @@ class Lease:
 
     def release(self) -> tuple[str, ...]:
         """Remove what no other box needs. The paths that a command made into something else, and that therefore stay."""
+        try:
+            other = self._release()
+        except OSError:
+            _late.append(self)
+            return ()
+        _release_late()
+        return other
+
+    def _release(self) -> tuple[str, ...]:
         with _locked(self._registry), Pool(self._registry, *self._owner) as pool:
             needed = _needed(self._registry, but=self._name)
             other = _remove((path for path in self.paths if path not in needed), pool)
@@ -48,21 +62,40 @@ def acquire(registry: str, wanted: Sequence[tuple[str, bool]], uid: int, gid: in
     """Make the mount points for `wanted` (absolute path, whether a directory). None when there is nothing to make.
 
     What exists by now, lies on a file system that cannot be written, or is reached through a link gets none.
+    Raises OSError, ENFILE for one, with nothing made: what this process cannot make a command may.
     """
     if not wanted:
         return None
+    _release_late()
     os.makedirs(registry, mode=0o700, exist_ok=True)
     name = f"{os.getpid()}-{secrets.token_hex(6)}{_SUFFIX}"
     kinds = dict(wanted)
-    with _locked(registry), Pool(registry, uid, gid) as pool:
-        shared = _needed(registry)
-        fd = os.open(f"{registry}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        os.write(fd, json.dumps(list(kinds)).encode())
-        made: list[str] = []
-        for directory, paths in _by_directory(kinds).items():
-            made += _make(paths, directory, kinds, pool, shared)
-        return Lease(registry, name, fd, (uid, gid), tuple(made))
+    lease = None
+    try:
+        with _locked(registry), Pool(registry, uid, gid) as pool:
+            shared = _needed(registry)
+            fd = os.open(f"{registry}/{name}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            lease = Lease(registry, name, fd, (uid, gid), tuple(kinds))
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            os.write(fd, json.dumps(list(kinds)).encode())
+            made: list[str] = []
+            for directory, paths in _by_directory(kinds).items():
+                made += _make(paths, directory, kinds, pool, shared)
+            lease.paths = tuple(made)
+            return lease
+    except BaseException:
+        if lease is not None:
+            lease.release()
+        raise
+
+
+def _release_late() -> None:
+    for _ in range(len(_late)):
+        try:
+            lease = _late.pop()
+        except IndexError:  # another thread has it
+            return
+        lease.release()
 
 
 def recover(registry: str) -> tuple[str, ...]:
@@ -140,7 +173,9 @@ def _make(paths: list[str], directory: str, kinds: dict[str, bool], pool: Pool, 
     """Make the nodes in one directory; those that stand there as ours now. `shared` are those of other boxes."""
     try:
         at = open_real(_root(), directory.lstrip("/"), directory=True)
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
         return []
     made = []
     try:
@@ -151,7 +186,9 @@ def _make(paths: list[str], directory: str, kinds: dict[str, bool], pool: Pool, 
             except FileExistsError:
                 if path not in shared or not is_placeholder(os.stat(name, dir_fd=at, follow_symlinks=False)):
                     continue  # not ours
-            except OSError:
+            except OSError as error:
+                if error.errno in SHORT:
+                    raise
                 continue  # nothing can be made here, by the command neither
             made.append(path)
     finally:
@@ -166,7 +203,9 @@ def _remove(paths: Iterable[str], pool: Pool | None) -> list[str]:
     for directory, group in _by_directory(paths).items():
         try:
             at = open_real(_root(), directory.lstrip("/"), directory=True)
-        except OSError:
+        except OSError as error:
+            if error.errno in SHORT:
+                raise
             continue
         for path in group:
             name = path[len(directory) + 1 :]
@@ -182,7 +221,10 @@ def _remove(paths: Iterable[str], pool: Pool | None) -> list[str]:
                     os.rmdir(name, dir_fd=at)
             except FileNotFoundError:
                 pass
-            except OSError:
+            except OSError as error:
+                if error.errno in SHORT:
+                    os.close(at)
+                    raise
                 other.append(path)
         os.close(at)
     return other

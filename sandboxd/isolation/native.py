@@ -13,7 +13,17 @@ import threading
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import cgroups, landlock, mountsteps, protect
-from sandboxd.isolation.box import SHELLS, check_user, hand_over, namespaced, rlimits, system_call_filter, trial, trial_plan
+from sandboxd.isolation.box import (
+    SHELLS,
+    check_user,
+    hand_over,
+    in_words,
+    namespaced,
+    rlimits,
+    system_call_filter,
+    trial,
+    trial_plan,
+)
 from sandboxd.isolation.ends import Opened
 from sandboxd.isolation.keeper import Figures, Keeper
 from sandboxd.isolation.mountsteps import Steps
@@ -69,6 +79,7 @@ class Native:
             if not probe.works:
                 raise IsolationError(f"no sandbox can be built here: {probe.error}", fix=probe.fix)
 
+    @in_words
     def start(self, plan: LaunchPlan, stdio: Stdio) -> NativeBox:
         """Start a plan. The caller keeps and closes `stdio`. Raises IsolationError; nothing runs then."""
         enforcement = self.enforcement(plan)
@@ -170,19 +181,28 @@ class Native:
 
 
 def make_box(template: Template, plan: LaunchPlan, expected: Identities | None, spare: bool) -> NativeBox:
-    """Ask a template for a box, as `Template.ask`; it is being made when this returns. Raises IsolationError."""
+    """Ask a template for a box, as `Template.ask`; it is being made when this returns. Raises IsolationError, OSError."""
     with Opened() as opened:
         groups = cgroups.join(plan.limits, plan.uid, opened.take)
-        ours, theirs = pair()
         try:
-            template.ask(theirs.fileno(), groups.fds, expected, spare)
+            ours, theirs = pair()
         except BaseException:
-            ours.close()
             cgroups.remove(groups.paths)
             raise
-        finally:
-            theirs.close()
-        return NativeBox(ours, template, groups.paths)
+        with theirs:
+            try:
+                box = NativeBox(ours, template, groups.paths)
+            except BaseException:
+                ours.close()
+                cgroups.remove(groups.paths)
+                raise
+            try:
+                template.ask(theirs.fileno(), groups.fds, expected, spare)
+            except BaseException:
+                box.retire()
+                box.dispose()
+                raise
+        return box
 
 
 def template_config(plan: LaunchPlan, steps: Steps, *, again: bool) -> dict[str, object]:

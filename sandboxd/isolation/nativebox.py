@@ -33,6 +33,8 @@ class NativeBox:
     """
 
     def __init__(self, sock: socket.socket, template: Template, groups: tuple[str, ...]) -> None:
+        self._epoll = select.epoll()
+        self._epoll.register(sock, _HUNG_UP)
         self._sock = sock
         self._template = template
         template.hold()
@@ -45,8 +47,6 @@ class NativeBox:
         self._killed = False
         self._lease: Lease | None = None
         self._enforcement: Enforcement | None = None
-        self._epoll = select.epoll()
-        self._epoll.register(sock, _HUNG_UP)
         self._orders: socket.socket | None = None  # the box's own socket, while `_sock` is that of a command's
         self._counted = (0, 0)  # what its control groups had counted before its command
         self._again = False
@@ -72,10 +72,12 @@ class NativeBox:
             lines = body.decode(errors="replace").splitlines()
             if fds and body[:2] == b"P " and self._process < 0:
                 self._pid, self._process = int(lines[0][2:]), fds.pop()
-            elif fds and body[:1] == b"R" and self._watch < 0:
-                self._watch, self.ready = fds.pop(), True
-                self._changed = watcher(self._watch)
-                self._again = lines[0] == "R again"
+            elif body[:1] == b"R" and self._watch < 0:
+                self.ready = True
+                if fds:  # else too many are open here, and nobody can tell whether its mounts have changed: not `usable`
+                    self._watch = fds.pop()
+                    self._changed = watcher(self._watch)
+                    self._again = lines[0] == "R again"
             elif self.uses > 1 and lines[0] == "A":
                 self.ready = True
             elif self.uses > 1 and body[:1] == b"N":

@@ -22,6 +22,7 @@ from sandboxd.model.launch import PLACEHOLDER_MODE
 NODE_MODE = 0o600
 MAX_SPARE = 64  # directories kept
 _NODE = "node"
+SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))  # says nothing of the path
 _ELSEWHERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EMLINK))
 
 
@@ -44,7 +45,11 @@ class Pool:
         except FileNotFoundError:
             os.mkdir(path, 0o700)
             self._at = _open(path)
-        names = os.listdir(self._at)
+        try:
+            names = os.listdir(self._at)
+        except OSError:
+            os.close(self._at)
+            raise
         self._spare = [name for name in names if name != _NODE]
         self._node = (self._at, _NODE)  # what further socket nodes are names of
         if _NODE not in names:
@@ -117,9 +122,12 @@ class Pool:
             os.rmdir(name, dir_fd=at)
             return
         # Looked at only now, when nobody can put anything into it by its name any more.
-        if not is_placeholder(os.stat(spare, dir_fd=self._at, follow_symlinks=False)) or not _empty(self._at, spare):
+        try:
+            if not is_placeholder(os.stat(spare, dir_fd=self._at, follow_symlinks=False)) or not _empty(self._at, spare):
+                raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), name)
+        except OSError:
             rename_new(self._at, spare, at, name)
-            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), name)
+            raise
         self._spare.append(spare)
 
 
@@ -130,7 +138,9 @@ def _open(path: str) -> int:
 def _empty(at: int, name: str) -> bool:
     try:
         fd = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
-    except OSError:
+    except OSError as error:
+        if error.errno in SHORT:
+            raise
         return False
     try:
         return not os.listdir(fd)

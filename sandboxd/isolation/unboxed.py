@@ -27,6 +27,7 @@ from sandboxd.isolation.box import (
     Box,
     child_config,
     hand_over,
+    in_words,
     launch,
     limits_state,
     set_user,
@@ -102,6 +103,7 @@ class Unboxed:
             landlock_abi=version,
         )
 
+    @in_words
     def start(self, plan: LaunchPlan, stdio: Stdio) -> Box:
         """Start a plan. The caller keeps and closes `stdio`. Raises IsolationError; nothing runs then."""
         if plan.tty:

@@ -130,6 +130,8 @@ class Template:
             self.failure = body[2:].decode(errors="replace").strip()
         elif not body:
             self.failure = "its first process ended without a word"
+        elif not fds:  # the kernel drops a descriptor for which there is no room
+            self.failure = os.strerror(errno.EMFILE)
         else:
             (self._watch,) = fds
             pairs = (word.split(":") for word in body.decode().split()[1:])
