@@ -68,6 +68,7 @@ class IsolationSettings:
     backend: BackendChoice = BackendChoice.AUTO
     pool_boxes: int = 16  # boxes that wait ready for a command, for the whole daemon; 0 = none
     pool_memory: int = 64 << 20  # bytes that they may take together, at 2 MiB each
+    pool_session_boxes: bool = True  # whether a read-only command may run in the box of one before it, where nothing is left
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,7 +63,7 @@ async def running(config: Config, dirs: Directories, *, owner: bool = True) -> A
                 for role, name in SOCKETS.items():
                     servers.append(await _listen(engine, role, f"{dirs.runtime}/{name}"))
                 await asyncio.to_thread(mountpoints.recover, f"{dirs.state}/mountpoints")
-                backends.configure(config.isolation.pool_boxes, config.isolation.pool_memory)
+                backends.configure(config.isolation)
                 engine.set_probes(await asyncio.to_thread(backends.probe_all))
                 for server in servers:
                     server.set_serving(engine.state is State.SERVING)

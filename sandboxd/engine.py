@@ -176,7 +176,7 @@ class Engine:
         except SandboxdError as error:
             self._errors = (str(error),)
             raise
-        backends.configure(config.isolation.pool_boxes, config.isolation.pool_memory)
+        backends.configure(config.isolation)
         self.config = config
         self.sessions.configure(config)
         self.consulting.classifying.classifier.configure(config.classifier)
@@ -554,6 +554,7 @@ class Engine:
         self.past.forget(session.id)
         self.tool_uses.forget(session.id)
         self.consulting.classifying.classifier.forget(session.id)
+        backends.forget(session.id)
         self.sessions.delete(session)
         for pending in self.approvals.list(session.id):
             pending.cancel("the session that would answer has ended")

@@ -62,4 +62,5 @@ def pool(figures: Figures | None) -> admin_pb2.Pool | None:
         warm=figures.warm,
         from_template=figures.from_template,
         cold=figures.cold,
+        reused=figures.reused,
     )

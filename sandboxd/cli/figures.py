@@ -20,9 +20,8 @@ def pool(info: PoolInfo | None) -> list[tuple[str, str]]:
     if info is None:
         return []
     waiting = f"{info.boxes} waiting, {_counted(info.templates, 'template')}"
-    return [
-        ("sandboxes", f"{waiting}; commands got {info.warm} ready, {info.from_template} from a template, {info.cold} made anew")
-    ]
+    got = f"{info.reused} their session's, {info.warm} ready, {info.from_template} from a template, {info.cold} made anew"
+    return [("sandboxes", f"{waiting}; commands got {got}")]
 
 
 def classifier(info: ClassifierInfo) -> list[tuple[str, str]]:

@@ -72,6 +72,7 @@ METRICS: tuple[Metric, ...] = (
             []
             if status.pool is None
             else [
+                ({"from": "session"}, status.pool.reused),
                 ({"from": "ready"}, status.pool.warm),
                 ({"from": "template"}, status.pool.from_template),
                 ({"from": "nothing"}, status.pool.cold),

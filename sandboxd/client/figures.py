@@ -48,17 +48,18 @@ class ClassifierWorker:
 @dataclass(frozen=True, slots=True)
 class PoolInfo:
     """`boxes` are ready now, of `templates` more can be made at once. Commands got a box that was ready (`warm`), one made of
-    a template, or one made of nothing (`cold`)."""
+    a template, or one made of nothing (`cold`); or that of a command of the same session before them (`reused`)."""
 
     boxes: int
     templates: int
     warm: int
     from_template: int
     cold: int
+    reused: int
 
 
 def pool(message: admin_pb2.Pool) -> PoolInfo:
-    return PoolInfo(message.boxes, message.templates, message.warm, message.from_template, message.cold)
+    return PoolInfo(message.boxes, message.templates, message.warm, message.from_template, message.cold, message.reused)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ tests/isolation/test_isolation_contract.py for it. `probe` must run a real trial
 
 from __future__ import annotations
 
+from sandboxd.config import IsolationSettings
 from sandboxd.errors import IsolationError
 from sandboxd.isolation.bwrap import FIX_INSTALL, Bwrap
 from sandboxd.isolation.hostfacts import host_facts
@@ -15,7 +16,7 @@ from sandboxd.isolation.pool import Caps
 from sandboxd.isolation.unboxed import Unboxed
 from sandboxd.model import Backend, Enforcement, Layer, NetworkMode, Probe, Profile, Require, Strength
 
-__all__ = ["BACKENDS", "choose", "configure", "drain", "host_facts", "probe_all", "shortfall"]
+__all__ = ["BACKENDS", "choose", "configure", "drain", "forget", "host_facts", "probe_all", "shortfall"]
 
 NATIVE = Native()
 # In order of preference. The first two confine alike; of the others only what a profile names in `fallback` is used for it.
@@ -39,9 +40,14 @@ def probe_all() -> tuple[Probe, ...]:
     return tuple(backend.probe() for backend in BACKENDS)
 
 
-def configure(boxes: int, memory: int) -> None:
-    """How many boxes may wait ready, and how many bytes they may take together; what is ready now is given up."""
-    NATIVE.configure(Caps(boxes=boxes, memory=memory))
+def configure(settings: IsolationSettings) -> None:
+    """How many boxes may wait, and whether also for one session; what waits now is given up."""
+    NATIVE.configure(Caps(boxes=settings.pool_boxes, memory=settings.pool_memory, session=settings.pool_session_boxes))
+
+
+def forget(session: str) -> None:
+    """Give up every box that waits for a session, which has ended."""
+    NATIVE.forget(session)
 
 
 def drain() -> None:

@@ -29,7 +29,7 @@ from sandboxd.v1 import profile_pb2 as sandboxd_dot_v1_dot_profile__pb2
 from sandboxd.v1 import session_pb2 as sandboxd_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sandboxd/v1/admin.proto\x12\x0bsandboxd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bsandboxd/v1/execution.proto\x1a\x19sandboxd/v1/profile.proto\x1a\x19sandboxd/v1/session.proto\"y\n\x0c\x42\x61\x63kendProbe\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\r\n\x05works\x18\x02 \x01(\x08\x12-\n\x0b\x65nforcement\x18\x03 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\"\x1e\n\x1c\x41\x64minServiceGetStatusRequest\"\xce\x03\n\x1d\x41\x64minServiceGetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.sandboxd.v1.DaemonState\x12)\n\x06uptime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x62\x61\x63kends\x18\x04 \x03(\x0b\x32\x19.sandboxd.v1.BackendProbe\x12-\n\x0b\x65nforcement\x18\x05 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\x10\n\x08sessions\x18\x06 \x01(\r\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12\x19\n\x11pending_approvals\x18\t \x01(\r\x12\x15\n\rconfig_errors\x18\n \x03(\t\x12\x19\n\x11runtime_directory\x18\x0b \x01(\t\x12\x17\n\x0fstate_directory\x18\x0c \x01(\t\x12\x31\n\nclassifier\x18\r \x01(\x0b\x32\x1d.sandboxd.v1.ClassifierStatus\x12\x1f\n\x04pool\x18\x0e \x01(\x0b\x32\x11.sandboxd.v1.Pool\"[\n\x04Pool\x12\r\n\x05\x62oxes\x18\x01 \x01(\r\x12\x11\n\ttemplates\x18\x02 \x01(\r\x12\x0c\n\x04warm\x18\x03 \x01(\x04\x12\x15\n\rfrom_template\x18\x04 \x01(\x04\x12\x0c\n\x04\x63old\x18\x05 \x01(\x04\"\x9c\x04\n\x10\x43lassifierStatus\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.sandboxd.v1.ClassifierState\x12\x13\n\x0blast_outage\x18\x04 \x01(\t\x12.\n\x0bretry_after\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61llowed\x18\x06 \x01(\x04\x12\x0e\n\x06\x64\x65nied\x18\x07 \x01(\x04\x12;\n\x07outages\x18\x08 \x03(\x0b\x32*.sandboxd.v1.ClassifierStatus.OutagesEntry\x12\x0e\n\x06\x63\x61\x63hed\x18\t \x01(\x04\x12\x11\n\tcoalesced\x18\n \x01(\x04\x12\x0f\n\x07\x61\x64vised\x18\x0b \x01(\x04\x12\x11\n\tcancelled\x18\x0c \x01(\x04\x12-\n\x0bspeculation\x18\r \x01(\x0b\x32\x18.sandboxd.v1.Speculation\x12+\n\x05usage\x18\x0e \x01(\x0b\x32\x1c.sandboxd.v1.ClassifierUsage\x12-\n\x06worker\x18\x0f \x01(\x0b\x32\x1d.sandboxd.v1.ClassifierWorker\x12\x15\n\rbreakers_open\x18\x10 \x01(\r\x1a.\n\x0cOutagesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"_\n\x0bSpeculation\x12\x0f\n\x07started\x18\x01 \x01(\x04\x12\x0c\n\x04used\x18\x02 \x01(\x04\x12\x11\n\tcancelled\x18\x03 \x01(\x04\x12\x0e\n\x06wasted\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\"V\n\x10\x43lassifierWorker\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x10\n\x08restarts\x18\x03 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\x1b\n\x19\x41\x64minServiceReloadRequest\"\x1c\n\x1a\x41\x64minServiceReloadResponse\"y\n AdminServiceDescribeToolsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\'\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x17.sandboxd.v1.ToolFormat\x12\x18\n\x10include_deferred\x18\x03 \x01(\x08\"S\n!AdminServiceDescribeToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0c\n\x04json\x18\x02 \x01(\t\"\xdc\x02\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07\x61liases\x18\x04 \x03(\t\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x18\n\x10\x63oncurrency_safe\x18\x06 \x01(\x08\x12\x13\n\x0b\x64\x65structive\x18\x07 \x01(\x08\x12\x18\n\x10\x63lassifier_input\x18\x08 \x03(\t\x12:\n\x12interrupt_behavior\x18\t \x01(\x0e\x32\x1e.sandboxd.v1.InterruptBehavior\x12\x1d\n\x10max_result_chars\x18\n \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x64\x65\x66\x65rred\x18\x0b \x01(\x08\x12\x13\n\x0bsearch_hint\x18\x0c \x01(\tB\x13\n\x11_max_result_chars*\x96\x01\n\x0b\x44\x61\x65monState\x12\x1c\n\x18\x44\x41\x45MON_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x41\x45MON_STATE_STARTING\x10\x01\x12\x18\n\x14\x44\x41\x45MON_STATE_SERVING\x10\x02\x12\x19\n\x15\x44\x41\x45MON_STATE_DEGRADED\x10\x03\x12\x19\n\x15\x44\x41\x45MON_STATE_DRAINING\x10\x04*\xa5\x01\n\x0f\x43lassifierState\x12 \n\x1c\x43LASSIFIER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43LASSIFIER_STATE_OFF\x10\x01\x12\x1b\n\x17\x43LASSIFIER_STATE_CLOSED\x10\x02\x12\x19\n\x15\x43LASSIFIER_STATE_OPEN\x10\x03\x12\x1e\n\x1a\x43LASSIFIER_STATE_HALF_OPEN\x10\x04*\\\n\nToolFormat\x12\x1b\n\x17TOOL_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_FORMAT_ANTHROPIC\x10\x01\x12\x16\n\x12TOOL_FORMAT_OPENAI\x10\x02\x32\xbd\x02\n\x0c\x41\x64minService\x12\x62\n\tGetStatus\x12).sandboxd.v1.AdminServiceGetStatusRequest\x1a*.sandboxd.v1.AdminServiceGetStatusResponse\x12Y\n\x06Reload\x12&.sandboxd.v1.AdminServiceReloadRequest\x1a\'.sandboxd.v1.AdminServiceReloadResponse\x12n\n\rDescribeTools\x12-.sandboxd.v1.AdminServiceDescribeToolsRequest\x1a..sandboxd.v1.AdminServiceDescribeToolsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17sandboxd/v1/admin.proto\x12\x0bsandboxd.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1bsandboxd/v1/execution.proto\x1a\x19sandboxd/v1/profile.proto\x1a\x19sandboxd/v1/session.proto\"y\n\x0c\x42\x61\x63kendProbe\x12\x0f\n\x07\x62\x61\x63kend\x18\x01 \x01(\t\x12\r\n\x05works\x18\x02 \x01(\x08\x12-\n\x0b\x65nforcement\x18\x03 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\r\n\x05\x65rror\x18\x04 \x01(\t\x12\x0b\n\x03\x66ix\x18\x05 \x01(\t\"\x1e\n\x1c\x41\x64minServiceGetStatusRequest\"\xce\x03\n\x1d\x41\x64minServiceGetStatusResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\'\n\x05state\x18\x02 \x01(\x0e\x32\x18.sandboxd.v1.DaemonState\x12)\n\x06uptime\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12+\n\x08\x62\x61\x63kends\x18\x04 \x03(\x0b\x32\x19.sandboxd.v1.BackendProbe\x12-\n\x0b\x65nforcement\x18\x05 \x01(\x0b\x32\x18.sandboxd.v1.Enforcement\x12\x10\n\x08sessions\x18\x06 \x01(\r\x12\x0f\n\x07running\x18\x07 \x01(\r\x12\x0f\n\x07waiting\x18\x08 \x01(\r\x12\x19\n\x11pending_approvals\x18\t \x01(\r\x12\x15\n\rconfig_errors\x18\n \x03(\t\x12\x19\n\x11runtime_directory\x18\x0b \x01(\t\x12\x17\n\x0fstate_directory\x18\x0c \x01(\t\x12\x31\n\nclassifier\x18\r \x01(\x0b\x32\x1d.sandboxd.v1.ClassifierStatus\x12\x1f\n\x04pool\x18\x0e \x01(\x0b\x32\x11.sandboxd.v1.Pool\"k\n\x04Pool\x12\r\n\x05\x62oxes\x18\x01 \x01(\r\x12\x11\n\ttemplates\x18\x02 \x01(\r\x12\x0c\n\x04warm\x18\x03 \x01(\x04\x12\x15\n\rfrom_template\x18\x04 \x01(\x04\x12\x0c\n\x04\x63old\x18\x05 \x01(\x04\x12\x0e\n\x06reused\x18\x06 \x01(\x04\"\x9c\x04\n\x10\x43lassifierStatus\x12\x10\n\x08provider\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12+\n\x05state\x18\x03 \x01(\x0e\x32\x1c.sandboxd.v1.ClassifierState\x12\x13\n\x0blast_outage\x18\x04 \x01(\t\x12.\n\x0bretry_after\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x0f\n\x07\x61llowed\x18\x06 \x01(\x04\x12\x0e\n\x06\x64\x65nied\x18\x07 \x01(\x04\x12;\n\x07outages\x18\x08 \x03(\x0b\x32*.sandboxd.v1.ClassifierStatus.OutagesEntry\x12\x0e\n\x06\x63\x61\x63hed\x18\t \x01(\x04\x12\x11\n\tcoalesced\x18\n \x01(\x04\x12\x0f\n\x07\x61\x64vised\x18\x0b \x01(\x04\x12\x11\n\tcancelled\x18\x0c \x01(\x04\x12-\n\x0bspeculation\x18\r \x01(\x0b\x32\x18.sandboxd.v1.Speculation\x12+\n\x05usage\x18\x0e \x01(\x0b\x32\x1c.sandboxd.v1.ClassifierUsage\x12-\n\x06worker\x18\x0f \x01(\x0b\x32\x1d.sandboxd.v1.ClassifierWorker\x12\x15\n\rbreakers_open\x18\x10 \x01(\r\x1a.\n\x0cOutagesEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\x04:\x02\x38\x01\"_\n\x0bSpeculation\x12\x0f\n\x07started\x18\x01 \x01(\x04\x12\x0c\n\x04used\x18\x02 \x01(\x04\x12\x11\n\tcancelled\x18\x03 \x01(\x04\x12\x0e\n\x06wasted\x18\x04 \x01(\x04\x12\x0e\n\x06\x66\x61iled\x18\x05 \x01(\x04\"V\n\x10\x43lassifierWorker\x12\x0b\n\x03pid\x18\x01 \x01(\r\x12\r\n\x05ready\x18\x02 \x01(\x08\x12\x10\n\x08restarts\x18\x03 \x01(\r\x12\x14\n\x0cmemory_bytes\x18\x04 \x01(\x04\"\x1b\n\x19\x41\x64minServiceReloadRequest\"\x1c\n\x1a\x41\x64minServiceReloadResponse\"y\n AdminServiceDescribeToolsRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\'\n\x06\x66ormat\x18\x02 \x01(\x0e\x32\x17.sandboxd.v1.ToolFormat\x12\x18\n\x10include_deferred\x18\x03 \x01(\x08\"S\n!AdminServiceDescribeToolsResponse\x12 \n\x05tools\x18\x01 \x03(\x0b\x32\x11.sandboxd.v1.Tool\x12\x0c\n\x04json\x18\x02 \x01(\t\"\xdc\x02\n\x04Tool\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x13\n\x0b\x64\x65scription\x18\x02 \x01(\t\x12-\n\x0cinput_schema\x18\x03 \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x0f\n\x07\x61liases\x18\x04 \x03(\t\x12\x11\n\tread_only\x18\x05 \x01(\x08\x12\x18\n\x10\x63oncurrency_safe\x18\x06 \x01(\x08\x12\x13\n\x0b\x64\x65structive\x18\x07 \x01(\x08\x12\x18\n\x10\x63lassifier_input\x18\x08 \x03(\t\x12:\n\x12interrupt_behavior\x18\t \x01(\x0e\x32\x1e.sandboxd.v1.InterruptBehavior\x12\x1d\n\x10max_result_chars\x18\n \x01(\rH\x00\x88\x01\x01\x12\x10\n\x08\x64\x65\x66\x65rred\x18\x0b \x01(\x08\x12\x13\n\x0bsearch_hint\x18\x0c \x01(\tB\x13\n\x11_max_result_chars*\x96\x01\n\x0b\x44\x61\x65monState\x12\x1c\n\x18\x44\x41\x45MON_STATE_UNSPECIFIED\x10\x00\x12\x19\n\x15\x44\x41\x45MON_STATE_STARTING\x10\x01\x12\x18\n\x14\x44\x41\x45MON_STATE_SERVING\x10\x02\x12\x19\n\x15\x44\x41\x45MON_STATE_DEGRADED\x10\x03\x12\x19\n\x15\x44\x41\x45MON_STATE_DRAINING\x10\x04*\xa5\x01\n\x0f\x43lassifierState\x12 \n\x1c\x43LASSIFIER_STATE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x43LASSIFIER_STATE_OFF\x10\x01\x12\x1b\n\x17\x43LASSIFIER_STATE_CLOSED\x10\x02\x12\x19\n\x15\x43LASSIFIER_STATE_OPEN\x10\x03\x12\x1e\n\x1a\x43LASSIFIER_STATE_HALF_OPEN\x10\x04*\\\n\nToolFormat\x12\x1b\n\x17TOOL_FORMAT_UNSPECIFIED\x10\x00\x12\x19\n\x15TOOL_FORMAT_ANTHROPIC\x10\x01\x12\x16\n\x12TOOL_FORMAT_OPENAI\x10\x02\x32\xbd\x02\n\x0c\x41\x64minService\x12\x62\n\tGetStatus\x12).sandboxd.v1.AdminServiceGetStatusRequest\x1a*.sandboxd.v1.AdminServiceGetStatusResponse\x12Y\n\x06Reload\x12&.sandboxd.v1.AdminServiceReloadRequest\x1a\'.sandboxd.v1.AdminServiceReloadResponse\x12n\n\rDescribeTools\x12-.sandboxd.v1.AdminServiceDescribeToolsRequest\x1a..sandboxd.v1.AdminServiceDescribeToolsResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -38,12 +38,12 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_CLASSIFIERSTATUS_OUTAGESENTRY']._loaded_options = None
   _globals['_CLASSIFIERSTATUS_OUTAGESENTRY']._serialized_options = b'8\001'
-  _globals['_DAEMONSTATE']._serialized_start=2245
-  _globals['_DAEMONSTATE']._serialized_end=2395
-  _globals['_CLASSIFIERSTATE']._serialized_start=2398
-  _globals['_CLASSIFIERSTATE']._serialized_end=2563
-  _globals['_TOOLFORMAT']._serialized_start=2565
-  _globals['_TOOLFORMAT']._serialized_end=2657
+  _globals['_DAEMONSTATE']._serialized_start=2261
+  _globals['_DAEMONSTATE']._serialized_end=2411
+  _globals['_CLASSIFIERSTATE']._serialized_start=2414
+  _globals['_CLASSIFIERSTATE']._serialized_end=2579
+  _globals['_TOOLFORMAT']._serialized_start=2581
+  _globals['_TOOLFORMAT']._serialized_end=2673
   _globals['_BACKENDPROBE']._serialized_start=185
   _globals['_BACKENDPROBE']._serialized_end=306
   _globals['_ADMINSERVICEGETSTATUSREQUEST']._serialized_start=308
@@ -51,25 +51,25 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_ADMINSERVICEGETSTATUSRESPONSE']._serialized_start=341
   _globals['_ADMINSERVICEGETSTATUSRESPONSE']._serialized_end=803
   _globals['_POOL']._serialized_start=805
-  _globals['_POOL']._serialized_end=896
-  _globals['_CLASSIFIERSTATUS']._serialized_start=899
-  _globals['_CLASSIFIERSTATUS']._serialized_end=1439
-  _globals['_CLASSIFIERSTATUS_OUTAGESENTRY']._serialized_start=1393
-  _globals['_CLASSIFIERSTATUS_OUTAGESENTRY']._serialized_end=1439
-  _globals['_SPECULATION']._serialized_start=1441
-  _globals['_SPECULATION']._serialized_end=1536
-  _globals['_CLASSIFIERWORKER']._serialized_start=1538
-  _globals['_CLASSIFIERWORKER']._serialized_end=1624
-  _globals['_ADMINSERVICERELOADREQUEST']._serialized_start=1626
-  _globals['_ADMINSERVICERELOADREQUEST']._serialized_end=1653
-  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_start=1655
-  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_end=1683
-  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_start=1685
-  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_end=1806
-  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_start=1808
-  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_end=1891
-  _globals['_TOOL']._serialized_start=1894
-  _globals['_TOOL']._serialized_end=2242
-  _globals['_ADMINSERVICE']._serialized_start=2660
-  _globals['_ADMINSERVICE']._serialized_end=2977
+  _globals['_POOL']._serialized_end=912
+  _globals['_CLASSIFIERSTATUS']._serialized_start=915
+  _globals['_CLASSIFIERSTATUS']._serialized_end=1455
+  _globals['_CLASSIFIERSTATUS_OUTAGESENTRY']._serialized_start=1409
+  _globals['_CLASSIFIERSTATUS_OUTAGESENTRY']._serialized_end=1455
+  _globals['_SPECULATION']._serialized_start=1457
+  _globals['_SPECULATION']._serialized_end=1552
+  _globals['_CLASSIFIERWORKER']._serialized_start=1554
+  _globals['_CLASSIFIERWORKER']._serialized_end=1640
+  _globals['_ADMINSERVICERELOADREQUEST']._serialized_start=1642
+  _globals['_ADMINSERVICERELOADREQUEST']._serialized_end=1669
+  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_start=1671
+  _globals['_ADMINSERVICERELOADRESPONSE']._serialized_end=1699
+  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_start=1701
+  _globals['_ADMINSERVICEDESCRIBETOOLSREQUEST']._serialized_end=1822
+  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_start=1824
+  _globals['_ADMINSERVICEDESCRIBETOOLSRESPONSE']._serialized_end=1907
+  _globals['_TOOL']._serialized_start=1910
+  _globals['_TOOL']._serialized_end=2258
+  _globals['_ADMINSERVICE']._serialized_start=2676
+  _globals['_ADMINSERVICE']._serialized_end=2993
 # @@protoc_insertion_point(module_scope)

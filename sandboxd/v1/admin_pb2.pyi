@@ -231,6 +231,7 @@ class Pool(google.protobuf.message.Message):
     WARM_FIELD_NUMBER: builtins.int
     FROM_TEMPLATE_FIELD_NUMBER: builtins.int
     COLD_FIELD_NUMBER: builtins.int
+    REUSED_FIELD_NUMBER: builtins.int
     boxes: builtins.int
     """Ready now."""
     templates: builtins.int
@@ -239,6 +240,8 @@ class Pool(google.protobuf.message.Message):
     """Commands that got a box which was ready, one made of a template, one made of nothing."""
     from_template: builtins.int
     cold: builtins.int
+    reused: builtins.int
+    """Read-only commands that got the box of one before them, of the same session, which had left nothing in it."""
     def __init__(
         self,
         *,
@@ -247,8 +250,9 @@ class Pool(google.protobuf.message.Message):
         warm: builtins.int = ...,
         from_template: builtins.int = ...,
         cold: builtins.int = ...,
+        reused: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boxes", b"boxes", "cold", b"cold", "from_template", b"from_template", "templates", b"templates", "warm", b"warm"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boxes", b"boxes", "cold", b"cold", "from_template", b"from_template", "reused", b"reused", "templates", b"templates", "warm", b"warm"]) -> None: ...
 
 Global___Pool: typing_extensions.TypeAlias = Pool
 

@@ -184,8 +184,8 @@ def test_status_profiles_and_record(tree: Path) -> None:
         assert enforcement is not None
         if enforcement.backend == "native":  # the pool knows where its box came from
             assert status.pool is not None
-            assert status.pool.warm + status.pool.from_template + status.pool.cold >= 1
-        assert len([sample for metric in METRICS if "_pool_" in metric.name for sample in metric.read(status)]) in (0, 4)
+            assert status.pool.reused + status.pool.warm + status.pool.from_template + status.pool.cold >= 1
+        assert len([sample for metric in METRICS if "_pool_" in metric.name for sample in metric.read(status)]) in (0, 5)
         newest, *_ = client.decisions(limit=1)
         assert newest.text == "pwd # remembered"
         found = client.decision(newest.id)
