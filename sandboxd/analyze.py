@@ -359,7 +359,7 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
                 if found:
                     out.append((assignment.name, found))
         if command.kind is _WORDS:
-            lists.extend(word.value for word in command.argv if word.value)
+            lists.extend(piece for word in command.argv for piece in fragments(word, start))
     if lists:
         out.append(("*", tuple(lists)))
     if positional:

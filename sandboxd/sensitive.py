@@ -38,6 +38,20 @@ SECRET_PATHS: tuple[str, ...] = (
     "/etc/sudoers.d",
     "/etc/security/opasswd",
     "/etc/krb5.keytab",
+    "/etc/master.passwd",
+    "/etc/ppp/chap-secrets",
+    "/etc/ppp/pap-secrets",
+    "/etc/ipsec.secrets",
+    "/etc/wireguard",
+    "/etc/openvpn",
+    "/etc/NetworkManager/system-connections",
+    "/etc/samba/private",
+    "/etc/mysql/debian.cnf",
+    "/etc/postfix/sasl_passwd",
+    "/etc/exim4/passwd.client",
+    "/etc/kubernetes/admin.conf",
+    "/etc/kubernetes/pki",
+    "/etc/rancher/k3s/k3s.yaml",
     # clouds and clusters
     "~/.aws",
     "~/.azure",
@@ -266,7 +280,9 @@ def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
         return first
     for fragment in fragments:
         pieces = fragment.split("/")
-        if any(_env_file(piece) for piece in pieces) or not _FRAGMENT_NAMES.isdisjoint(pieces):
+        if any(
+            _env_file(piece) or (piece.startswith(".env") and _env_glob(piece)) for piece in pieces
+        ) or not _FRAGMENT_NAMES.isdisjoint(pieces):
             return Sensitivity.SECRET
     return Sensitivity.NONE
 

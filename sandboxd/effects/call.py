@@ -144,7 +144,7 @@ class Call:
             if role.name == "url.fetch" and (match is None or (match["scheme"] or "").lower() not in _FETCHED):
                 direction = Direction.SEND  # without one of these schemes the program guesses, and may speak anything
             if match is not None and (match["scheme"] or "").lower() == "file":
-                self.named(ROLES["path.read"], text[7:] or "/", because, word.span)
+                self.named(ROLES["path.read"], "/" + text[7:].partition("/")[2], because, word.span)
                 continue
             host = None
             if match is not None and (word.values or match["end"]):

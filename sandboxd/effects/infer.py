@@ -193,6 +193,8 @@ class _Inference:
                 host = ":".join(target.path.split("/")[3:5])
                 direction = Direction.SEND
                 self.effects.append(Effect(EffectKind.NETWORK, because, word.span, host, direction=direction))
+            elif target.path is None and target.fragments and target.fragments[0].startswith(_NET_FILES):
+                self.effects.append(Effect(EffectKind.NETWORK, because, word.span, direction=Direction.SEND))
             elif target.path not in HARMLESS_FILES or target.pattern:
                 self.effects.append(path_effect(act, target, because, word.span, self.place.home, redirect.writes))
 

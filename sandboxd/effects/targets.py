@@ -29,6 +29,10 @@ _PROC_CWD = re.compile(r"/proc/(?:self|thread-self)(?:/task/[^/]+)?/cwd(?=/|\Z)"
 _PROC_OTHER = re.compile(r"/proc/[^/]+(?:/task/[^/]+)?/(?:cwd|root)(?=/|\Z)")
 _GLOB_CHARS = re.compile(r"([*?\[\]\\])")
 _GIT_DIR = re.compile(r"\s*git\s+(?:-\S+\s+)*rev-parse\s+(?:-\S+\s+)*--(?:(?:absolute-)?git-(?:common-)?dir\s*\Z|git-path\s)")
+# Substitutions that print their one literal word, or where it leads.
+_ECHO = re.compile(
+    r"\s*(?:echo(?:\s+-n)?|printf(?:\s+(['\"]?)%s(?:\\n)?\1)?|realpath|readlink\s+-f)\s+(['\"]?)([\w./~-]+)\2\s*\Z"
+)
 _PWD = re.compile(r"\s*pwd(?:\s+-[LP])?\s*\Z")
 
 
@@ -219,6 +223,10 @@ def _piece(part: Part, place: Place) -> str | None:
         return None if None in pieces else "".join(filter(None, pieces))
     if part.kind is _SUBSTITUTION and _GIT_DIR.match(part.text):
         return ".git"
+    if part.kind is _SUBSTITUTION:
+        printed = _ECHO.match(part.text)
+        if printed is not None:
+            return place.home + printed[3][1:] if printed[3].startswith("~/") else printed[3]
     return _known(part, place)
 
 

@@ -279,6 +279,10 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
             value = value or (words[at + 1] if at + 1 < len(words) else "")
             if value and is_protected(value):
                 return value
+            if word in argv[:-1] and argv[argv.index(word) + 1] is None:  # a word that is not known, or begins with `~`
+                return next((mention for mention in mentions if is_protected(mention)), None)
+        elif word.startswith("-o") and is_protected(word[2:]):
+            return word[2:]
     applet = name in _MULTICALL and not _READERS.issuperset(operands_of(words)[:1])
     fed = name in _SHELLS and code == "opaque.script"
     if name in _EDITORS or applet or fed or any(_IN_PLACE.fullmatch(word) for _, word in options):

@@ -92,6 +92,7 @@ _HARMLESS_CALLS = frozenset(
         "mkbool",
     ]
 )
+_JOINED = re.compile(r'"[ \t]*"')  # between two strings that are one
 _SYMBOLS = frozenset(("SYMTAB", "FUNCTAB"))
 _STREAMS = frozenset(("/dev/stdout", "/dev/stderr", "/dev/stdin", "-", "/dev/null"))
 
@@ -154,7 +155,10 @@ def _act(call: Call, word: Word, name: str, argument: str | None) -> None:
         # gawk's `-` is standard output, that of mawk and others a file of this name.
         call.named(ROLES[name], argument, f"awk.{name}", word.span)
     elif argument is None:
-        call.at(ROLES[name], Target(None, fragments=call.mentions()), f"awk.{name}", word.span)
+        text = _JOINED.sub("", word.value or "")
+        if "/inet" in text or any("/inet" in (value.value or value.prefix) for value in call.values("-v", "--assign")):
+            call.effect(ROLES["host.send"], "awk.inet", word.span)
+        call.at(ROLES[name], Target(None, fragments=(*call.mentions(), text)), f"awk.{name}", word.span)
 
 
 def actions(program: str) -> tuple[tuple[str, str | None], ...]:

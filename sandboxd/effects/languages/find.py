@@ -9,7 +9,7 @@ import re
 from sandboxd.effects.argv import several, starts_plainly
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
-from sandboxd.effects.targets import Target, escape, resolve
+from sandboxd.effects.targets import Target, escape, locate, resolve
 from sandboxd.globs import overlaps
 from sandboxd.model import Part, PartKind, Word, WordFlag
 
@@ -208,8 +208,22 @@ class _Expression:
                 continue
             base = target.path if target.pattern else escape(target.path)
             for name in self.names:
-                last = name.rstrip("/").rpartition("/")[2] or "*"
-                call.at(role, Target(f"{base.rstrip('/')}/**/{last}", True), "find.-delete", word.span, edit=False)
+                for found in self._named(base.rstrip("/"), name.rstrip("/")):
+                    call.at(role, found, "find.-delete", word.span, edit=False)
+
+    def _named(self, base: str, name: str) -> tuple[Target, ...]:
+        """What a pattern for names or whole paths can mean below `base`. `*` in a pattern for paths goes past slashes."""
+        last = Target(f"{base}/**/{name.rpartition('/')[2] or '*'}", True)
+        if "/" not in name.lstrip("*/") or any(word.value in ("-prune", "!", "-not") for word in self.words):
+            return (last,)  # which of the paths are left out is not told
+        if name.startswith("*"):
+            found: tuple[Target, ...] = (Target(f"{base}/**/{name.lstrip('*/')}", True),)
+        else:
+            found = locate(name, self.call.place, pattern=True)
+        return tuple(
+            target._replace(path=target.path + "*") if target.path is not None and target.path.endswith("/*") else target
+            for target in found
+        )
 
     def _run(self, name: str, word: Word) -> None:
         call = self.call
@@ -254,7 +268,7 @@ class _Expression:
             for at, piece in enumerate(pieces):
                 if at:
                     if prefix:
-                        parts.append(Part(PartKind.LITERAL, prefix, True))
+                        parts.append(Part(PartKind.LITERAL, prefix if prefix.endswith("/") else f"{prefix}/", True))
                     parts.append(Part(PartKind.VARIABLE, "{}", True))
                 if piece:
                     parts.append(Part(PartKind.LITERAL, piece, True))
