@@ -35,7 +35,7 @@ def request(spec: dict[str, Any]) -> PlanRequest:
     uid = spec.get("uid", os.getuid())
     entry = pwd.getpwuid(uid)
     session = Session(
-        id="test",
+        id=spec.get("session", "test"),
         workspace=spec["workspace"],
         home=spec.get("home", entry.pw_dir),
         uid=uid,
