@@ -59,12 +59,13 @@ class Case:
         if id(command) in self.verdicts.wholly:
             return True
         by_words = id(command) in self.verdicts.covered
+        allowed = self._allowed_effects()
         if not by_words and scope.suspicion(command, self.inputs.facts) is not None:
             return False
         for effect in command.effects:
             if effect.kind in scope.READS or (effect.kind in _CHANGES and effect.target in SINKS):
                 continue
-            if id(effect) in self._allowed_effects():
+            if id(effect) in allowed:
                 continue
             if self.traits.edits and scope.is_edit(effect, self.inputs.scope):
                 continue
@@ -75,7 +76,7 @@ class Case:
 
     def _allowed_effects(self) -> frozenset[int]:
         if self._named is None:
-            self._named = frozenset(id(hit.effect) for hit in self.verdicts.allows if hit.effect is not None)
+            self._named = frozenset([id(hit.effect) for hit in self.verdicts.allows if hit.effect is not None])
         return self._named
 
 

@@ -53,10 +53,13 @@ _DOES = {
 }
 
 
+_TARGETED = frozenset((EffectKind.WRITE, EffectKind.DELETE, EffectKind.NETWORK, EffectKind.READ))
+
+
 def describe(effect: Effect) -> str:
     """What an effect does, as the predicate of a sentence."""
     verb = _DOES[effect.kind]
-    if effect.kind in (EffectKind.WRITE, EffectKind.DELETE, EffectKind.NETWORK, EffectKind.READ):
+    if effect.kind in _TARGETED:
         return f"{verb} `{effect.target}`" if effect.target is not None else f"{verb} something that is not known"
     return f"{verb} ({effect.code or effect.because})"
 
@@ -105,7 +108,7 @@ def ground(inputs: Inputs, findings: tuple[Finding, ...], hits: tuple[Hit, ...],
         return f"rule `{rule.text}` ({where}) {verb} `{about}`{reason}{others}"
     if findings:
         found = findings[0]
-        message = found.message or (f"it {describe(found.effect)}" if found.effect is not None else found.code)
+        message = found.message or (f"it {seen[0].text}" if found.effect is not None else found.code)
         return f"`{about}`: {message}{others}"
     return f"`{about}`"
 

@@ -267,12 +267,12 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     program writes: `-i`, `--write`, `-o FILE`.
     """
     name = program(argv)
+    if name is None:
+        return None
     words = list(dict.fromkeys((*known(argv), *mentions)))
-    if name is None or (name not in _WRITERS and not any(word.startswith("-") for word in words)):
+    options = [(at, word) for at, word in enumerate(words) if word[:1] == "-"]
+    if (name not in _WRITERS and not options) or _SEARCHERS.fullmatch(name):
         return None
-    if _SEARCHERS.fullmatch(name):
-        return None
-    options = [(at, word) for at, word in enumerate(words) if word.startswith("-")]
     for at, word in options:
         option, _, value = word.partition("=")
         if _OUTPUT.fullmatch(option):

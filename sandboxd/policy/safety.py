@@ -20,7 +20,7 @@ from sandboxd.sensitive import sensitivity
 
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
-_READ, _SETTINGS, _RENAME = EffectKind.READ, Sensitivity.SETTINGS, Act.RENAME
+_READ, _OPAQUE, _SETTINGS, _RENAME = EffectKind.READ, EffectKind.OPAQUE, Sensitivity.SETTINGS, Act.RENAME
 # Devices that every program may write to.
 SINKS = frozenset(
     (
@@ -109,7 +109,8 @@ class _Look:
             self.interactions.append(Finding("interaction.unsandboxed", why))
         for command in inputs.analysis.commands:
             for argv in programs.views(command):
-                self._program(command, argv)
+                if programs.interesting(argv):
+                    self._program(command, argv)
             for effect in command.effects:
                 kind = effect.kind
                 if kind is _READ:
@@ -138,8 +139,6 @@ class _Look:
                 self.touches.append(Finding("protected.unparsed", text))
 
     def _program(self, command: AnalyzedCommand, argv: Argv) -> None:
-        if not programs.interesting(argv):
-            return
         why = programs.catastrophe(argv)
         if why is not None:
             self.catastrophes.append(Finding("catastrophe.program", f"`{argv[0]}` {why}", command))
@@ -152,16 +151,17 @@ class _Look:
 
     def _code(self, command: AnalyzedCommand, effect: Effect) -> None:
         """Effects that are themselves the reason."""
-        if effect.code == "shell.fork_bomb":
+        code = effect.code
+        if code == "shell.fork_bomb":
             self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb", command, effect))
-        elif effect.code == "system.power":
+        elif code == "system.power":
             self.catastrophes.append(Finding("catastrophe.program", "it stops the machine", command, effect))
-        elif effect.code == "tool.ambiguous":
+        elif code == "tool.ambiguous":
             self._ambiguous(command, effect)
-        elif effect.code == "system.privilege":
+        elif code == "system.privilege":
             self.interactions.append(Finding("interaction.privilege", "it runs with more privilege", command, effect))
-        elif effect.kind is EffectKind.OPAQUE:
-            word = programs.edits(command.bare or command.argv, effect.code, effect.fragments)
+        elif effect.kind is _OPAQUE:
+            word = programs.edits(command.bare or command.argv, code, effect.fragments)
             if word is not None:
                 text = f"it seems to edit `{word}`, which is protected"
                 self.touches.append(Finding("protected.opaque", text, command, effect))

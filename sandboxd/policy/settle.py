@@ -121,7 +121,7 @@ class _Settling:
             parts.append("no classifier has allowed it")
         if why:
             parts.append(why)
-        aside = set_aside(inputs) if step.classified and inputs.rules.rules else ()
+        aside = set_aside(inputs) if step.classified and case.traits.classifies else ()
         if aside:
             named = ", ".join(f"`{rule.text}`" for rule in aside[:_NAMED])
             parts.append(f"set aside in mode auto, because too broad: {named}")
