@@ -132,6 +132,16 @@ def remove(paths: tuple[str, ...]) -> None:
             _unremoved.discard(path)
 
 
+def settle(patience: float = 1.0) -> None:
+    """Remove the groups of boxes that were let go just now; for who makes no more. Blocking: until the kernel has torn them
+    down, at most `patience` seconds."""
+    end = time.monotonic() + patience
+    remove(())
+    while _unremoved and time.monotonic() < end:
+        time.sleep(0.005)
+        remove(())
+
+
 def sweep() -> int:
     """Remove what daemons that were killed left behind; how many. Groups in use stay, and so do fresh ones."""
     removed = 0

@@ -178,6 +178,7 @@ class Native:
             keeper.close()
         if zygote is not None:
             zygote.close()
+        cgroups.settle()
 
 
 def make_box(template: Template, plan: LaunchPlan, expected: Identities | None, spare: bool) -> NativeBox:

@@ -58,7 +58,7 @@ class Place:
         """What must be as much afterwards as before."""
         return {
             "descriptors": sorted(map(_described, os.listdir("/proc/self/fd"))),
-            "mounts": Path("/proc/self/mounts").read_text().count("\n"),
+            "mounts": Path("/proc/self/mounts").read_text().count(str(self.root)),
             "groups": sorted(path for path in MADE if os.path.isdir(path)),
             "children": len(children(os.getpid())),
             "names": sorted(os.listdir(self.ws)),
