@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 
 from sandboxd.isolation.gitmounts import GUARDED_NAMES
+from sandboxd.isolation.listings import Listings
 from sandboxd.isolation.plan import HostFacts, HostPath, wanted
 from sandboxd.isolation.stubs import is_placeholder
 from sandboxd.killswitch import ABSENT_DIRS, ABSENT_FILES
@@ -23,6 +24,9 @@ MAX_GIT_DIRS = 2000  # directories looked at below one git directory for submodu
 MAX_ABSENT_ROOTS = 4  # repository roots whose absent protected names are guarded; a mount each costs 0.3 ms
 MAX_LINKED = 400  # protected files looked at for a second name
 MAX_TWIN_DIRECTORIES = 20_000
+_DELETED = " (deleted)"
+
+listings = Listings()
 
 
 def host_facts(session: Session, request: PlanRequest | None = None) -> HostFacts:
@@ -33,14 +37,17 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
     """
     names = wanted(request) if request is not None else (session.workspace, *session.additional, *session.own, session.spill)
     paths = {name: found for name in names if name and (found := _look(name)) is not None}
-    secrets = [found for name in _existing_secrets(session.home) if (found := _look(name)) and _at_stake(found.real, session)]
+    open_to: dict[str, bool] = {}
+    secrets = [
+        found for name in _existing_secrets(session.home) if (found := _look(name)) and _at_stake(found.real, session, open_to)
+    ]
     profile = request.profile if request is not None else None
     repositories = request.facts.repositories if request is not None else ()
     return HostFacts(
         looked=frozenset(names),
         paths=paths,
         secrets=tuple(secrets),
-        sockets=tuple(path for path in _sockets() if _reachable(path, session))
+        sockets=tuple(path for path in _sockets() if _reachable(path, session, open_to))
         if profile is not None and profile.unix_allow
         else (),
         git=tuple(path for repository in repositories for path in _git_guards(repository)),
@@ -67,33 +74,50 @@ def _secret_names(home: str) -> tuple[tuple[str, frozenset[str], tuple[str, ...]
 
 
 def _existing_secrets(home: str) -> Iterator[str]:
-    """One listing a directory instead of a look at each path: most of the hundred do not exist."""
+    """One look a directory instead of a look at each path: most of the hundred do not exist."""
     for directory, plain, globs in _secret_names(home):
         try:
-            present = os.listdir(directory)
+            present = listings.names(directory)
         except PermissionError:
             yield from (f"{directory}/{name}" for name in plain)  # not listed, but perhaps reachable by name
             continue
         except OSError:
             continue
-        yield from (f"{directory}/{name}" for name in plain.intersection(present))
-        for glob in globs:
-            yield from (f"{directory}/{name}" for name in present if fnmatchcase(name, glob))
+        yield from (f"{directory}/{name}" for name in plain & present)
+        if globs:
+            yield from (f"{directory}/{name}" for name in _matching(present, globs))
+
+
+@lru_cache(maxsize=64)
+def _matching(present: frozenset[str], globs: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for glob in globs for name in present if fnmatchcase(name, glob))
 
 
 def _look(path: str) -> HostPath | None:
+    """Where a path leads, as the kernel resolves it in one go (proc(5), /proc/PID/fd); None when that is nowhere."""
     try:
-        mode = os.lstat(path).st_mode
-        if mode & 0o170000 == 0o040000:
-            return HostPath(path, os.path.realpath(path), is_dir=True)
-        real = os.path.realpath(path, strict=True)
-        return HostPath(path, real, is_dir=os.path.isdir(real))
+        fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError:
         return None
+    try:
+        is_dir = stat.S_ISDIR(os.fstat(fd).st_mode)
+        real = os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        real = ""
+    finally:
+        os.close(fd)
+    if not real.startswith("/") or real.endswith(_DELETED):  # without /proc, outside our root, or gone meanwhile, if not so named
+        try:
+            real = os.path.realpath(path, strict=True)
+            is_dir = os.path.isdir(real)
+        except OSError:
+            return None
+    return HostPath(path, real, is_dir)
 
 
-def _reachable(path: str, session: Session) -> bool:
+def _reachable(path: str, session: Session, open_to: dict[str, bool]) -> bool:
     """Whether the box's user can get at `path` at all: what lies behind a closed directory needs no cover, nor can have one.
+    `open_to`: the directories that were looked at in this one look.
 
     Root in a box has no capabilities, so the directories of others are closed to it too. One with an access list counts
     as open.
@@ -101,14 +125,20 @@ def _reachable(path: str, session: Session) -> bool:
     if session.uid == os.geteuid() != 0:
         return True  # this process could see it, and so can the box
     try:
-        return all(_searchable(directory, session) for directory in parents(path))
+        for directory in parents(path):
+            known = open_to.get(directory)
+            if known is None:
+                known = open_to[directory] = _searchable(directory, session)
+            if not known:
+                return False
+        return True
     except OSError:
         return False
 
 
-def _at_stake(path: str, session: Session) -> bool:
+def _at_stake(path: str, session: Session, open_to: dict[str, bool]) -> bool:
     """Whether the box's user could read `path`, or make it readable: what its permissions keep closed needs no cover."""
-    if not _reachable(path, session):
+    if not _reachable(path, session, open_to):
         return False
     try:
         info = os.stat(path)
@@ -133,8 +163,8 @@ def _searchable(directory: str, session: Session) -> bool:
 
 def _resolver() -> tuple[str, ...]:
     """The file behind /etc/resolv.conf when it lies in /run, which every box covers."""
-    real = os.path.realpath(RESOLVER)
-    return (real,) if is_within(real, "/run") and os.path.isfile(real) else ()
+    found = _look(RESOLVER)
+    return (found.real,) if found is not None and is_within(found.real, "/run") and os.path.isfile(found.real) else ()
 
 
 def _git_guards(repository: str) -> list[str]:
