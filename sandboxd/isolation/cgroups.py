@@ -100,17 +100,45 @@ def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
     return Groups(tuple(fds), tuple(paths.values()))
 
 
+class Counters:
+    """What the groups of one box count. Open beforehand: a look then takes a tenth of the time, and a command waits for it."""
+
+    def __init__(self, paths: tuple[str, ...]) -> None:
+        self._open: dict[str, tuple[int, bytes]] = {}  # controller -> descriptor, and what its line begins with
+        for controller, parent in available().items():
+            file, key = _COUNTERS[found().version][controller]
+            for path in paths:
+                if os.path.dirname(path) == parent:
+                    with contextlib.suppress(OSError):
+                        self._open[controller] = os.open(f"{path}/{file}", os.O_RDONLY | os.O_CLOEXEC), f"{key} ".encode()
+
+    def read(self) -> tuple[int, int]:
+        """(processes killed at the memory limit, processes refused at their limit) so far."""
+        return self._count("memory"), self._count("pids")
+
+    def _count(self, controller: str) -> int:
+        if controller not in self._open:
+            return 0
+        fd, key = self._open[controller]
+        try:
+            lines = os.pread(fd, 4096, 0).split(b"\n")
+        except OSError:
+            return 0
+        return next((int(line[len(key) :]) for line in lines if line.startswith(key)), 0)
+
+    def close(self) -> None:
+        for fd, _ in self._open.values():
+            os.close(fd)
+        self._open = {}
+
+
 def events(paths: tuple[str, ...]) -> tuple[int, int]:
-    """(processes killed at the memory limit, processes refused at their limit) as the groups of a box counted."""
-    refused, killed = (_count(paths, controller) for controller in CONTROLLERS)
-    return killed, refused
-
-
-def _count(paths: tuple[str, ...], controller: str) -> int:
-    """What the group with that controller has counted, 0 when there is none."""
-    parent = available().get(controller)
-    file, key = _COUNTERS[found().version][controller]
-    return next((_counter(f"{path}/{file}", key) for path in paths if os.path.dirname(path) == parent), 0)
+    """As `Counters.read`, once."""
+    counters = Counters(paths)
+    try:
+        return counters.read()
+    finally:
+        counters.close()
 
 
 def remove(paths: tuple[str, ...]) -> None:
@@ -156,21 +184,6 @@ def sweep() -> int:
             except OSError:
                 pass  # another daemon's, in use or just gone
     return removed
-
-
-def _counter(path: str, key: str) -> int:
-    """The number behind `key` in a file of `key number` lines, 0 when there is none."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return 0
-    try:
-        lines = os.read(fd, 4096).decode("ascii").splitlines()
-        return next((int(line.split()[1]) for line in lines if line.startswith(key + " ")), 0)
-    except (OSError, ValueError, IndexError):
-        return 0
-    finally:
-        os.close(fd)
 
 
 def _write(path: str, value: int | str) -> None:

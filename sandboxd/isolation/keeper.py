@@ -84,7 +84,7 @@ class Keeper:
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._thread: threading.Thread | None = None
         self._over: list[NativeBox] = []  # have ended, and still take something
-        self._refused = ""  # what the last box had left that was not kept for its session
+        self._refused = ""  # what was left in the last box that ran a command of a session, if it has gone for that
         self._closed = False
         self._sleeps = False
         self._last_event = 0.0
@@ -196,7 +196,7 @@ class Keeper:
 
     def _keep_kept(self, entry: Entry, box: NativeBox, now: float) -> None:
         """Have the box wait for its session's next command, if it can and may."""
-        if self._entries.get(entry.key) is not entry:
+        if not box.session or self._entries.get(entry.key) is not entry:
             return
         total = sum(len(each.kept.since()) for each in self._entries.values())
         places = pool.keeps(entry.stock(), self.caps, box.uses, total)
@@ -205,6 +205,7 @@ class Keeper:
             for each in entry.kept.oldest(places - 1):
                 self._give_up(each)
             entry.kept.add(successor, now)
+            self._refused = ""
 
     # -- keeping ---------------------------------------------------------------------------------------------------------
 

@@ -39,6 +39,7 @@ class NativeBox:
         self._template = template
         template.hold()
         self._groups = groups
+        self._counters = cgroups.Counters(groups)
         self._lines: list[str] = []
         self._pid = 0
         self._process = -1  # pidfd of process 1
@@ -213,7 +214,7 @@ class NativeBox:
         if "S" not in self._lines and not complaint:
             self._template.look()
             complaint = self._template.failure
-        counted = cgroups.events(self._groups)
+        counted = self._counters.read()
         killed, refused = counted[0] - self._counted[0], counted[1] - self._counted[1]
         self._counted = counted
         self._epoll.close()
@@ -236,11 +237,12 @@ class NativeBox:
         """
         if self._orders is None or self._killed or ended_status(self._lines) is None:
             return None
-        box = NativeBox(self._orders, self._template, self._groups)
+        box = NativeBox(self._orders, self._template, ())
+        box._groups, box._counters = self._groups, self._counters
         box._pid, box._process, box._watch, box._changed = self._pid, self._process, self._watch, self._changed
         box._again, box.session, box.uses, box._counted = True, self.session, self.uses + 1, self._counted
         self._process = self._watch = -1
-        self._orders, self._groups = None, ()
+        self._orders, self._groups, self._counters = None, (), cgroups.Counters(())
         return box
 
     def dispose(self) -> None:
@@ -254,4 +256,5 @@ class NativeBox:
                 os.close(fd)
         self._process = self._watch = -1
         self._template.let_go()
+        self._counters.close()
         cgroups.remove(self._groups)
