@@ -1,9 +1,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """One thread writes the record, many statements a commit.
 
-Statements wait in a queue; the thread takes what has gathered and commits it at once. A batch without a durable entry is
-committed with `synchronous=NORMAL`: safe against a crash of this process, a power cut may cost the last moments. A batch
-with one is committed with FULL, and its callers are told when it is on disk (SQLite, "PRAGMA synchronous").
+Statements wait in a queue; the thread takes what has gathered after SOON, or at once where somebody waits, and commits it. A
+batch without a durable entry is committed with `synchronous=NORMAL`: safe against a crash of this process, a power cut may
+cost the last moments. A batch with one is committed with FULL, and its callers are told when it is on disk (SQLite, "PRAGMA
+synchronous").
 """
 
 from __future__ import annotations
@@ -12,7 +13,6 @@ import logging
 import queue
 import sqlite3
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
@@ -23,6 +23,7 @@ from sandboxd.record.schema import connect
 log = logging.getLogger("sandboxd.record")
 
 BATCH = 512  # entries a commit
+SOON = 0.003  # seconds before what gathers is encoded: by then whoever wrote it is done with what could not wait
 LINGER = 0.2  # seconds that entries which are in no hurry wait for more of their kind, so that encoding disturbs nobody
 MAX_WAITING = 20_000  # entries; beyond, no new command is taken
 FIX = "see the disk of the state directory"
@@ -47,6 +48,8 @@ class Writer:
         self._path = path
         self._queue: queue.SimpleQueue[Entry | None] = queue.SimpleQueue()
         self._backlog: list[Entry] = []
+        self._wanted = threading.Event()  # set while anything but lazy entries may wait in the queue
+        self._urgent = threading.Event()  # set while somebody waits for an entry in the queue
         self._closed = False
         self.error = ""
         self._thread = threading.Thread(target=self._run, name="sandboxd-record", daemon=True)
@@ -60,7 +63,7 @@ class Writer:
         if self._closed:
             entry.done.set_exception(Unavailable("the record is closed"))
         else:
-            self._queue.put(entry)
+            self._queued(entry)
         return entry.done
 
     def check(self) -> None:
@@ -75,14 +78,14 @@ class Writer:
         if self._closed:
             return
         entry = Entry(None)
-        self._queue.put(entry)
+        self._queued(entry)
         entry.done.result()
 
     def close(self) -> None:
         """Write what is queued, then end the thread; idempotent."""
         if not self._closed:
             self._closed = True
-            self._queue.put(None)
+            self._queued(None)
         self._thread.join()
 
     def _run(self) -> None:
@@ -109,20 +112,31 @@ class Writer:
         return going
 
     def _gather(self) -> tuple[list[Entry], bool]:
-        batch: list[Entry] = []
         entry = self._queue.get()
-        until = time.monotonic() + LINGER
-        lazy = True
+        if entry is not None and entry.lazy:
+            self._wanted.wait(LINGER)
+        if entry is not None and entry.statement is not None and not entry.durable:
+            self._urgent.wait(SOON)
+        self._wanted.clear()
+        self._urgent.clear()
+        batch: list[Entry] = []
         while entry is not None:
             batch.append(entry)
             if len(batch) >= BATCH:
                 return batch, True
-            lazy = lazy and entry.lazy
             try:
-                entry = self._queue.get(timeout=max(until - time.monotonic(), 0)) if lazy else self._queue.get_nowait()
+                entry = self._queue.get_nowait()
             except queue.Empty:
                 return batch, True
         return batch, False
+
+    def _queued(self, entry: Entry | None) -> None:
+        """Put it into the queue, and see that the thread does not wait longer than it may."""
+        self._queue.put(entry)
+        if entry is None or entry.durable or entry.statement is None:
+            self._urgent.set()
+        if entry is None or not entry.lazy:
+            self._wanted.set()
 
     def _commit(self, connection: sqlite3.Connection, entries: list[Entry]) -> None:
         durable = any(entry.durable for entry in entries)
