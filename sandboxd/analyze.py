@@ -15,6 +15,7 @@ from sandboxd.effects.environment import Environment
 from sandboxd.effects.infer import Context, Inferred, infer
 from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, fragments, resolve
+from sandboxd.effects.variables import Names, computes, names
 from sandboxd.globs import literal_prefix
 from sandboxd.model import (
     Act,
@@ -90,6 +91,7 @@ class _Line:
         self.levels: list[tuple[str, ...]] = []
         self.clean = True
         self.steady = _PLACES.search(self.text) is None or not _MOVING.search(self.text)
+        self.names = Names()
         self.counters: frozenset[str] = frozenset()
 
     def run(self) -> Analysis:
@@ -135,7 +137,7 @@ class _Line:
     def _script(
         self, script: Script, bases: tuple[str, ...] | None, via: str, hints: tuple[str, ...], depth: int, span: Span | None
     ) -> None:
-        outer = self.functions
+        outer, above = self.functions, self.names
         if script.functions:
             self.functions = outer | frozenset(script.functions)
         home = self.context.home
@@ -147,6 +149,7 @@ class _Line:
         if self.steady and _PLACES.search(self.text):
             self.steady = not any(_sets_place(command) for command in script.subcommands)
         about = _hints(script, hints, place)
+        self.names = names(script, self.tables.environment, self.functions, self.steady)
         self.counters = _counters(script, self.tables.environment)
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
@@ -158,6 +161,7 @@ class _Line:
             feed = _feed(command, place, feeds)
             self._command(command, place, via, feed, depth, span)
         self.functions = outer
+        self.names = above
 
     def _command(
         self,
@@ -170,8 +174,8 @@ class _Line:
         appended: bool = False,
     ) -> AnalyzedCommand:
         environment = self.tables.environment
-        counts = command.kind is _ARITHMETIC and _counter(command) in self.counters
-        context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span, self.steady)
+        counts = (command.kind is _ARITHMETIC and _counter(command) in self.counters) or computes(command, self.names.numbers)
+        context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span, self.names)
         found = infer(command, context)
         self.clean = self.clean and found.lasting
         effects = found.effects if not self.links else self._through_links(found.effects)

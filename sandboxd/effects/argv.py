@@ -293,9 +293,13 @@ class _Reading:
             return
         value = self.words[self.at]
         self.at += 1
-        if several(value) and not self.parsed.level.inert:
+        if several(value) and not self.parsed.level.inert and not (_PLAIN in value.flags and self._no_option_follows()):
             self._problem("opaque.dynamic_option", value, f"{name} {value.prefix}")
         self._give(option, name, word, value)
+
+    def _no_option_follows(self) -> bool:
+        """Whether it is all the same which of the words behind are operands: none of them can be an option."""
+        return all(word.value is not None and word.value[:1] not in ("-", "+") for word in self.words[self.at :])
 
     def _option(self, word: Word, text: str) -> None:
         level = self.parsed.level

@@ -17,6 +17,7 @@ from sandboxd.effects.outputs import settle
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.rows import Table
 from sandboxd.effects.targets import Place, fragments, resolve
+from sandboxd.effects.variables import Names
 from sandboxd.errors import TableError
 from sandboxd.model import (
     Assignment,
@@ -51,6 +52,11 @@ class Finder(Protocol):
     def find(self, name: str) -> tuple[Table, ...]: ...
 
 
+_UNKNOWN = Names()
+_OWNERS = frozenset(("UID", "EUID", "PPID"))  # numbers that bash keeps
+_LOOKS_UP = frozenset(("-v", "-V"))
+
+
 class Context(NamedTuple):
     """What is known around a subcommand. `feed` are literal pieces that come in by standard input."""
 
@@ -62,7 +68,7 @@ class Context(NamedTuple):
     appended: bool = False  # words of unknown text follow the argv (xargs)
     counts: bool = False  # arithmetic over a counter that nothing else sets
     span: Span | None = None  # where to point to, for commands inside a word
-    steady: bool = False  # HOME and PWD have the values that the shell gave them
+    names: Names = _UNKNOWN  # what is certain of the variables
 
 
 class Inferred(NamedTuple):
@@ -102,6 +108,8 @@ class _Inference:
         for note in command.notes:
             if self.context.counts and note.code == "shell.evaluates":
                 continue
+            if note.code == "shell.test_variable" and note.detail.startswith("an unquoted") and self._splits_numbers():
+                continue
             told = note.code in _TOLD and command.kind is _SIMPLE
             if not told and not (note.code == "shell.ifs_changed" and _reads_line(command)):
                 self._opaque(note.code, note.code, note.span, note.detail)
@@ -109,10 +117,9 @@ class _Inference:
             self._assignment(assignment)
         for redirect in command.redirects:
             self._redirect(redirect)
-        if not self.context.counts:
-            for word in command.argv:
-                if word.flags:
-                    self._flags(word)
+        for word in command.argv:
+            if word.flags:
+                self._flags(word)
         if command.kind is _SIMPLE and command.argv:
             self._simple(command.argv)
         elif command.kind is _TEST:
@@ -139,7 +146,7 @@ class _Inference:
 
     def _flags(self, word: Word) -> None:
         """What an expansion does by itself, wherever the word stands."""
-        if WordFlag.EVALUATES in word.flags:
+        if WordFlag.EVALUATES in word.flags and not self.context.counts:
             self._opaque("shell.evaluates", "shell.evaluates", word.span)
         if WordFlag.ASSIGNS in word.flags:
             names = [part.text for part in word.parts if part.kind is PartKind.VARIABLE]
@@ -231,12 +238,31 @@ class _Inference:
         for table in tables:
             self._by_table(table, name, words)
 
+    def _known(self, name: str) -> Names:
+        """For `test` a number is no option, whatever its sign."""
+        names = self.context.names
+        if name not in ("[", "test"):
+            return names
+        # Other shells than bash, which runs what stands outside, let everybody set these.
+        return names._replace(words=names.words | names.numbers | (_OWNERS if self.context.span is None else frozenset()))
+
+    def _splits_numbers(self) -> bool:
+        """Whether no word of this `test` can become `-v`, though some are not quoted."""
+        words = self.command.argv
+        if words[0].value not in ("[", "test"):
+            return False
+        settled = settle(words, self._known("["))
+        return all(WordFlag.SPLITS not in word.flags or WordFlag.PLAIN in word.flags for word in settled if not word.values)
+
     def _by_table(self, table: Table, name: str, words: tuple[Word, ...]) -> None:
         head = words[0]
         if not table.builtin:
             self.effects.append(Effect(_EXEC, table.root.id, head.span, name))
             self.program = name
-        words = settle(words, self.context.functions, self.context.steady)
+        words = settle(words, self._known(name))
+        if name == "command" and len(words) > 2 and words[1].value in _LOOKS_UP:
+            # Whatever stands behind, it is only looked up.
+            words = (*words[:2], argv.literal("--", words[1].span), *words[2:])
         parsed = argv.read(table, words[1:])
         self.levels.append(parsed.level.id)
         call = Call(name, words, parsed, self.place, head.span, self.context.environment)

@@ -8,6 +8,7 @@ its output never begins with a dash, not even when it fails.
 from __future__ import annotations
 
 import re
+from typing import Protocol
 
 from sandboxd.model import Part, PartKind, Word, WordFlag
 
@@ -31,6 +32,7 @@ _WORDS = re.compile(
       )
       | (?:which|command\s+-v|type\s+-[pP])\s+{_NAME}
       | date(?:\s+-u)?\s+["']?\+%[FYmdHMsTyj][\w%:.]*["']?(?:%[FYmdHMsTyj])?["']?
+      | pgrep(?:\s+-[fxnoivu])*\s+{_NAME} | pidof(?:\s+-[sx])*\s+{_NAME} | lsof\s+-(?:ti|t\s+-i):?\s*:?\d+
       | nproc | arch | uname\s+-[mrsp] | id\s+-[ug]
       | wc\s+-[lcwm]\s*<\s*{_FILE}
       | (?!.*\|\|)[^;&()`\n\\]*\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
@@ -47,19 +49,42 @@ _PATHS = re.compile(
 )
 _PLACES = frozenset(("PWD", "HOME"))
 # The programs that the patterns above run: none may be a function of the text.
-_PROGRAMS = frozenset("git which command type date nproc arch uname id wc tr pwd realpath readlink".split())  # noqa: SIM905  as they stand above
+_PROGRAMS = frozenset("git pgrep pidof lsof which command type date nproc arch uname id wc tr pwd realpath readlink".split())  # noqa: SIM905  as they stand above
 
 
-def settle(words: tuple[Word, ...], functions: frozenset[str], steady: bool) -> tuple[Word, ...]:
-    """The words, those marked PLAIN that begin with no dash whatever they become.
+class Known(Protocol):
+    """What is certain of the text around (`variables.Names`). `steady`: HOME and PWD have the values that the shell gave them."""
 
-    `steady`: HOME and PWD have the values that the shell gave them, which begin with `/`."""
+    @property
+    def functions(self) -> frozenset[str]: ...
+    @property
+    def steady(self) -> bool: ...
+    @property
+    def words(self) -> frozenset[str]: ...
+    @property
+    def solid(self) -> frozenset[str]: ...
+    @property
+    def starts(self) -> frozenset[str]: ...
+
+
+def settle(words: tuple[Word, ...], known: Known) -> tuple[Word, ...]:
+    """The words, those marked PLAIN that begin with no dash whatever they become."""
     if not any(word.flags and not _EXPANDS.isdisjoint(word.flags) and not word.values for word in words):
         return words
-    return tuple([_settled(word, functions, steady) for word in words])
+    return tuple([_settled(word, known) for word in words])
 
 
-def _settled(word: Word, functions: frozenset[str], steady: bool) -> Word:
+def prints_words(part: Part, functions: frozenset[str]) -> bool:
+    """Whether the expansion is a substitution that prints words without blanks and without a dash in front, or nothing."""
+    return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _WORDS.match(part.text) is not None
+
+
+def prints_path(part: Part, functions: frozenset[str]) -> bool:
+    """Whether it is a substitution that prints one path that begins with no dash, or nothing."""
+    return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _PATHS.match(part.text) is not None
+
+
+def _settled(word: Word, known: Known) -> Word:
     if word.values or _EXPANDS.isdisjoint(word.flags):
         return word
     splits = WordFlag.SPLITS in word.flags
@@ -70,7 +95,7 @@ def _settled(word: Word, functions: frozenset[str], steady: bool) -> Word:
                 return word
             continue
         if at == 0:
-            empty = _start(part, functions, steady)
+            empty = _start(part, known)
             if empty is None:
                 return word
             after = parts[1] if len(parts) > 1 else None
@@ -78,21 +103,29 @@ def _settled(word: Word, functions: frozenset[str], steady: bool) -> Word:
                 return word
         elif not splits:
             break
-        if splits and not (part.counts or _words(part, functions)):
+        if splits and not (part.counts or _words(part, known)):
             return word
-    return Word(word.span, parts, (), word.flags | {WordFlag.PLAIN})
+    flags = word.flags | {WordFlag.PLAIN}
+    if splits and all(part.kind is _LITERAL or part.counts or part.text in known.solid for part in parts):
+        flags -= {WordFlag.SPLITS}
+    return Word(word.span, parts, (), flags)
 
 
-def _start(part: Part, functions: frozenset[str], steady: bool) -> bool | None:
+def _start(part: Part, known: Known) -> bool | None:
     """Whether the expansion may be empty, when it certainly begins with no dash; else None."""
-    if part.kind is _VARIABLE:
-        sure = part.counts or (steady and part.text in _PLACES and not part.op)
-        return False if sure else None
-    if _words(part, functions):
+    if part.kind is _VARIABLE and not part.op:
+        if part.text in _PLACES and known.steady:
+            return False
+        if part.quoted and part.text in known.starts:
+            return True
+    if part.counts:
+        return False
+    if _words(part, known) or (part.quoted and prints_path(part, known.functions)):
         return True
-    paths = part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _PATHS.match(part.text) is not None
-    return True if paths and part.quoted else None
+    return None
 
 
-def _words(part: Part, functions: frozenset[str]) -> bool:
-    return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _WORDS.match(part.text) is not None
+def _words(part: Part, known: Known) -> bool:
+    if part.kind is _VARIABLE:
+        return not part.op and part.text in known.words
+    return prints_words(part, known.functions)

@@ -417,6 +417,7 @@ HANDLERS: dict[str, Handler] = {
 }
 
 _CONDITION_NUMERIC = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
+_COUNTED = frozenset(("!", "EUID", "UID", "PPID"))  # bash lets nobody assign to the last three
 _NUMBER = re.compile(r"[+-]?[0-9]+\Z")
 
 
@@ -441,7 +442,7 @@ def condition(words: tuple[Word, ...], note: Noter) -> Change:
 
 def _counts(word: Word) -> bool:
     """Whether the word is `$#`, `$?` or a length: a number whatever happened before."""
-    return len(word.parts) == 1 and (word.parts[0].counts or (word.parts[0].text == "!" and not word.parts[0].op))
+    return len(word.parts) == 1 and (word.parts[0].counts or (word.parts[0].text in _COUNTED and not word.parts[0].op))
 
 
 def command_name(words: tuple[Word, ...]) -> int:

@@ -9,7 +9,7 @@ from sandboxd.effects.argv import splits
 from sandboxd.effects.call import Call
 from sandboxd.effects.languages import names
 from sandboxd.effects.roles import ROLES
-from sandboxd.model import Word
+from sandboxd.model import Word, WordFlag
 
 _FILES = names("-a -b -c -d -e -f -g -h -k -p -r -s -u -w -x -G -L -N -O -S")
 _PAIRS = frozenset(("-nt", "-ot", "-ef"))
@@ -24,7 +24,7 @@ def read(call: Call) -> None:
     if not double:
         _unary(call, words)
     for word in words:
-        if not double and splits(word):
+        if not double and splits(word) and WordFlag.PLAIN not in word.flags:
             call.opaque("opaque.dynamic_option", "test.splits", word.span, word.prefix, call.mentions())
     for at, word in enumerate(words):
         value = word.value
@@ -53,7 +53,7 @@ def read(call: Call) -> None:
 def _unary(call: Call, words: tuple[Word, ...]) -> None:
     """A word that is not known can be `-v`, and then the one behind it is evaluated; not where an operator or the end follows."""
     for word, after in itertools.pairwise(words):
-        may_be = not word.values and not word.prefix.strip("-vR")
+        may_be = not word.values and not word.prefix.strip("-vR") and WordFlag.PLAIN not in word.flags
         if may_be and after.value not in _BINARY and not _plain_name(after):
             call.opaque("shell.evaluates", "test.unary", word.span, word.prefix, call.mentions())
 

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What the variables of one text can hold, where its assignments tell: numbers, words, text without a dash in front.
+
+A name is told of only when every place that can set it is an assignment or a loop whose values are known to be of the kind, and
+nothing in the text speaks of it before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sandboxd.effects import outputs
+from sandboxd.effects.environment import Environment
+from sandboxd.model import CommandKind, Part, PartKind, Script, Subcommand, Word, WordFlag
+
+_LITERAL, _GLOB, _ARITHMETIC, _VARIABLE = PartKind.LITERAL, PartKind.GLOB, PartKind.ARITHMETIC, PartKind.VARIABLE
+_INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
+_PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%,=^][A-Za-z0-9_./:@%+,=^-]*\Z")
+# Text before the first command that is no assignment of a number: these are certainly made.
+_LEADING = re.compile(r"\s*(?:(?:[A-Za-z_]\w*=-?[0-9]{1,18}[ \t]*)+(?:;|\n|&&)\s*)+")
+_LEADING_NAME = re.compile(r"([A-Za-z_]\w*)=")
+# An expression of names, numbers and operators: no subscript, no substitution, no text.
+_EXPRESSION = re.compile(r"(?:[\s0-9+*/%()<>=!&|?:,~^-]|\$\{[A-Za-z_]\w*\}|\$?[A-Za-z_]\w*)*\Z")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+# What gives a variable its value beside an assignment, or runs text that may.
+_SETTERS = frozenset(
+    "read printf declare typeset local export readonly unset mapfile readarray getopts let wait coproc compgen".split()  # noqa: SIM905  a list of words
+)
+_ELSEWHERE = frozenset(("eval", "trap", "source", "."))
+_THROUGH = frozenset(("command", "builtin"))
+# What bash sets by itself, or lets nobody set.
+_OWN = frozenset(
+    """_ COLUMNS DIRSTACK EPOCHREALTIME EPOCHSECONDS EUID GROUPS HISTCMD HOME HOSTNAME LINENO LINES MAPFILE OLDPWD OPTARG OPTERR
+    OPTIND PIPESTATUS PPID PWD RANDOM REPLY SECONDS SHLVL SRANDOM UID""".split()  # noqa: SIM905  a list of words
+)
+
+
+class Names(NamedTuple):
+    """`numbers` hold integers; `words` no blank, no glob and no dash in front; `solid` are words that are never
+    empty; `starts` have no dash in front. `steady`: see outputs."""
+
+    functions: frozenset[str] = frozenset()
+    steady: bool = False
+    numbers: frozenset[str] = frozenset()
+    words: frozenset[str] = frozenset()
+    solid: frozenset[str] = frozenset()
+    starts: frozenset[str] = frozenset()
+
+
+def names(script: Script, environment: Environment, functions: frozenset[str], steady: bool) -> Names:
+    """What is certain of the variables of `script`. `functions` are all that may be called."""
+    around = Names(functions, steady)
+    commands = script.subcommands
+    found = {a.name for command in commands for a in command.assignments if not command.argv or command.kind is CommandKind.WORDS}
+    found = {name for name in found if environment.ordinary(name) and name not in _OWN}
+    # A function of a text around may set anything; so may what `eval` reads, at any time.
+    if not found or not functions.issubset(script.functions) or any(map(_hides, commands)):
+        return around
+    for command in commands:
+        if _head(command) in _SETTERS or any(WordFlag.ASSIGNS in word.flags for word in command.argv):
+            said = {name for word in command.argv for text in _texts(word) for name in _NAME.findall(text)}
+            found -= said
+    found = {name for name in found if _first(script.text, name)}
+    leading = _LEADING.match(script.text)
+    certain = found & set(_LEADING_NAME.findall(leading[0])) if leading is not None else set()
+    numbers = _kept(certain, commands, lambda word, kept: _number(word, kept))
+    rest = {name for name in found - numbers if _sets(script.text, name) == _assignments(commands, name)}
+    words = _kept(rest, commands, lambda word, _: _of_words(word, around))
+    starts = _kept(rest, commands, lambda word, _: _of_starts(word, around))
+    set_by = [a for command in commands if command.kind is not CommandKind.WORDS for a in command.assignments]
+    bare = {assignment.name for assignment in set_by if assignment.value is None or not assignment.value.values}
+    return Names(functions, steady, frozenset(numbers), frozenset(words), frozenset(words - bare), frozenset(starts | words))
+
+
+def computes(command: Subcommand, numbers: frozenset[str]) -> bool:
+    """Whether all that the command evaluates is arithmetic on numbers."""
+    if not numbers:
+        return False
+    values = [a.value for a in command.assignments if a.value is not None]
+    parts = [part for word in (*command.argv, *values) if WordFlag.EVALUATES in word.flags for part in word.parts]
+    if command.kind is CommandKind.ARITHMETIC:
+        parts = [Part(_ARITHMETIC, part.text) for word in command.argv[1:] for part in word.parts]
+    elif any(WordFlag.EVALUATES in redirect.target.flags for redirect in command.redirects):
+        return False
+    return bool(parts) and all(
+        part.kind is _LITERAL or (part.kind is _ARITHMETIC and _safe(part.text, numbers)) or _plain(part) for part in parts
+    )
+
+
+def _kept(found: set[str], commands: tuple[Subcommand, ...], fits: object) -> set[str]:
+    """The largest part of `found` in which every value fits; what fits may depend on that part."""
+    assert callable(fits)
+    kept = set(found)
+    while True:
+        lost = {
+            name
+            for command in commands
+            for name, values in _values(command)
+            if name in kept and (values is None or not all(fits(word, kept) for word in values))
+        }
+        if not lost:
+            return kept
+        kept -= lost
+
+
+def _values(command: Subcommand) -> Iterable[tuple[str, tuple[Word, ...] | None]]:
+    for assignment in command.assignments:
+        if assignment.subscript is not None or assignment.elements or assignment.append:
+            yield assignment.name, None
+        elif assignment.value is not None:
+            yield assignment.name, (assignment.value,)
+        else:
+            yield assignment.name, command.argv if command.kind is CommandKind.WORDS and command.argv else None
+
+
+def _number(word: Word, numbers: set[str]) -> bool:
+    if word.values:
+        return all(map(_INTEGER.match, word.values))
+    return len(word.parts) == 1 and word.parts[0].kind is _ARITHMETIC and _safe(word.parts[0].text, numbers)
+
+
+def _safe(text: str, numbers: set[str] | frozenset[str]) -> bool:
+    return _EXPRESSION.match(text) is not None and numbers.issuperset(_NAME.findall(text))
+
+
+def _plain(part: Part) -> bool:
+    return part.kind is _VARIABLE and not part.op
+
+
+def _of_words(word: Word, around: Names) -> bool:
+    if word.values:
+        return all(map(_PLAIN_WORD.match, word.values))
+    return len(word.parts) == 1 and outputs.prints_words(word.parts[0], around.functions)
+
+
+def _of_starts(word: Word, around: Names) -> bool:
+    if word.values:
+        return all(value[:1] not in ("-", "+", "") for value in word.values)
+    first = word.parts[0]
+    if first.kind is _LITERAL and first.text[0] not in "-+" and all(part.kind in (_LITERAL, _GLOB) for part in word.parts):
+        return True
+    return _of_words(word, around) or (len(word.parts) == 1 and outputs.prints_path(first, around.functions))
+
+
+def _hides(command: Subcommand) -> bool:
+    """Whether it runs text of its own, or a builtin that sets variables behind another word."""
+    head = _head(command)
+    if head not in _THROUGH:
+        return head in _ELSEWHERE
+    return any(word.value is None or word.value in _SETTERS or word.value in _ELSEWHERE for word in command.argv[1:])
+
+
+def _sets(text: str, name: str) -> int:
+    """How often the text may give the name a value, arithmetic included."""
+    return len(re.findall(rf"(?:\+\+|--)\s*{name}\b|(?<![A-Za-z0-9_]){name}\s*(?:\+\+|--|[-+*/%&|^<>]*=(?!=))", text))
+
+
+def _assignments(commands: tuple[Subcommand, ...], name: str) -> int:
+    return sum(a.name == name for command in commands if command.kind is not CommandKind.WORDS for a in command.assignments)
+
+
+def _head(command: Subcommand) -> str | None:
+    return command.argv[0].value if command.argv else None
+
+
+def _texts(word: Word) -> tuple[str, ...]:
+    return word.values or tuple(part.text for part in word.parts)
+
+
+def _first(text: str, name: str) -> bool:
+    """Whether the first that the text says of the name is an assignment or the head of a loop."""
+    match = re.search(rf"(?<![A-Za-z0-9_]){name}(?![A-Za-z0-9_])", text)
+    if match is None:
+        return False
+    before = text[: match.start()]
+    return text.startswith("=", match.end()) or re.search(r"\bfor\s+\Z", before) is not None
