@@ -190,7 +190,7 @@ class _Filling:
         elif name in ("git.config", "git.global"):
             self._standing(Standing(role), because)
         elif name == "git.format":
-            if word is None or not word.values or any("%G" in value for value in word.values):
+            if word is None or not word.values or any("%G" in value or "%(signature" in value for value in word.values):
                 call.opaque("opaque.program", because, span, "a pretty format that may run gpg")
         elif name == "git.remote":
             if word is not None and word.values and all(_REMOTE.fullmatch(text) for text in word.values):
