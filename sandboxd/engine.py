@@ -362,7 +362,6 @@ class Engine:
                 await self._record(job, fresh, decision)
                 execution.decided(decision)
                 self.consulting.classifying.ran(session, job.request.text)
-                await asyncio.sleep(0)  # whoever follows hears of the decision while the box is prepared
                 result = await confined(job, fresh, alone, self.catalog, self.record, self.config.run)
             if result.end is EndKind.EXITED and result.code == 0:
                 session.denials = session.denials.ran()
