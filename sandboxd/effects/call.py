@@ -23,6 +23,7 @@ HARMLESS_FILES = frozenset(
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _HARMLESS = EffectKind.READ, Sensitivity.NONE
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
+_BARE = re.compile(r"(?!(?:ftp|dict|ldap|imap|smtp|pop3)\.)[a-z0-9][a-z0-9.-]*(?::\d{1,5})?(?:[/?#]|\Z)", re.I)
 _FETCHED = frozenset(("http", "https", "file"))
 _URL = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/@]*@)?(?P<host>\[[^\]]*\]|[^/:?#\[\]]+)(?P<port>:\d+)?(?P<end>[/?#:]|\Z)"
@@ -141,7 +142,7 @@ class Call:
             direction = Direction.SEND
         for text in word.values or (word.prefix,):
             match = _URL.match(text)
-            if role.name == "url.fetch" and (match is None or (match["scheme"] or "").lower() not in _FETCHED):
+            if role.name == "url.fetch" and (match is None or (match["scheme"] or "").lower() not in _FETCHED) and not self._web(text):
                 direction = Direction.SEND  # without one of these schemes the program guesses, and may speak anything
             if match is not None and (match["scheme"] or "").lower() == "file":
                 self.named(ROLES["path.read"], "/" + text[7:].partition("/")[2], because, word.span)
@@ -152,6 +153,10 @@ class Call:
             self.effects.append(
                 Effect(EffectKind.NETWORK, because, word.span, host, fragments=fragments(word, self.place), direction=direction)
             )
+
+    def _web(self, text: str) -> bool:
+        """Whether curl takes an address without a scheme for http: it guesses another from the first label of some hosts alone."""
+        return self.name == "curl" and _BARE.match(text) is not None and not self.parsed.has("--proto-default", "--proto")
 
     def nest(self, words: tuple[Word, ...], via: str, *, appended: bool = False, harmless: bool = False) -> None:
         if words:
