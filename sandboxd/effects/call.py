@@ -23,7 +23,10 @@ HARMLESS_FILES = frozenset(
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _HARMLESS = EffectKind.READ, Sensitivity.NONE
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
-_BARE = re.compile(r"(?!(?:ftp|dict|ldap|imap|smtp|pop3)\.)[a-z0-9][a-z0-9.-]*(?::\d{1,5})?(?:[/?#]|\Z)", re.I)
+_BARE = re.compile(
+    r"(?!(?:ftp|dict|ldap|imap|smtp|pop3)\.)(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+(?=:\d))(?::\d{1,5})?(?:[/?#]|\Z)",
+    re.I,
+)
 _FETCHED = frozenset(("http", "https", "file"))
 _URL = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/@]*@)?(?P<host>\[[^\]]*\]|[^/:?#\[\]]+)(?P<port>:\d+)?(?P<end>[/?#:]|\Z)"
@@ -142,7 +145,8 @@ class Call:
             direction = Direction.SEND
         for text in word.values or (word.prefix,):
             match = _URL.match(text)
-            if role.name == "url.fetch" and (match is None or (match["scheme"] or "").lower() not in _FETCHED) and not self._web(text):
+            scheme = "" if match is None else (match["scheme"] or "").lower()
+            if role.name == "url.fetch" and scheme not in _FETCHED and not self._web(text):
                 direction = Direction.SEND  # without one of these schemes the program guesses, and may speak anything
             if match is not None and (match["scheme"] or "").lower() == "file":
                 self.named(ROLES["path.read"], "/" + text[7:].partition("/")[2], because, word.span)
@@ -155,7 +159,7 @@ class Call:
             )
 
     def _web(self, text: str) -> bool:
-        """Whether curl takes an address without a scheme for http: it guesses another from the first label of some hosts alone."""
+        """Whether curl takes an address without a scheme for http: it guesses another from the first label of the host alone."""
         return self.name == "curl" and _BARE.match(text) is not None and not self.parsed.has("--proto-default", "--proto")
 
     def nest(self, words: tuple[Word, ...], via: str, *, appended: bool = False, harmless: bool = False) -> None:
