@@ -269,7 +269,7 @@ class Engine:
             if job.asked != request:
                 raise RequestError("the same request_id came with another command", field="request_id", fix="use a new one")
             return job.execution
-        if sum(job.execution.result is None for job in self._jobs.values()) >= self.config.run.max_executions:
+        if len(self._jobs) - len(self._finished) >= self.config.run.max_executions:
             raise Exhausted("too many executions", fix="wait, or raise `run.max_executions`")
         execution_id = f"e-{secrets.token_hex(8)}"
         job = Job(Execution(execution_id, session.id, request.text, self._spool), request, session, request, turn=turn)
