@@ -44,7 +44,7 @@ def remote(call: Call) -> None:
 
 def located(call: Call) -> None:
     """xmllint, rpm, compose: a file can be a URL, or an address as git writes them."""
-    for word in (*call.parsed.operands, *call.values("-f", "--file")):
+    for word in (*call.parsed.operands, *call.values("-f", "--file", "-schema", "-relaxng", "-schematron")):
         if any(_LOCATED.match(text) for text in word.values or (word.prefix,)):
             call.host(ROLES["url.fetch"], word, f"{call.id}.url", word.span)
 
