@@ -49,8 +49,10 @@ class Scene:
         self.native = Native()
         self.templates = Native()
         self.templates.configure(Caps(per_template=0))
+        self.sessions = Native()
+        self.sessions.configure(Caps(session=True))
         self.bwrap = Bwrap()
-        for backend in (self.native, self.templates, self.bwrap):
+        for backend in (self.native, self.templates, self.sessions, self.bwrap):
             probe = backend.probe()
             assert probe.works, probe.error
 
@@ -112,6 +114,8 @@ def cases() -> list[Case]:
         Case("warm.sustained_1_vs_bwrap", "x", lambda _: _sustained(1, bwrap=True)),
         Case("warm.sustained_10_vs_bwrap", "x", lambda _: _sustained(10, bwrap=True), 1.7, higher=True),
         Case("warm.sustained_100_vs_bwrap", "x", lambda _: _sustained(100, bwrap=True)),
+        Case("warm.session_1_vs_plain", "x", lambda _: _session(1), 0.85, higher=True),
+        Case("warm.session_10_vs_plain", "x", lambda _: _session(10), 0.85, higher=True),
         Case("warm.idle_box", "MB", _idle, 2.0),
         Case("warm.first_box", "ms", _first, 100.0),
         Case("warm.kill_200_children", "ms", _kill, 50.0),
@@ -203,16 +207,29 @@ def _sustained(at_once: int, *, bwrap: bool = False) -> Measured:
     """Commands a second, over those of plain bash (or bwrap); the median of three turns. p95 is that of how long one command
     takes from its start to its end, theirs over ours, so that more is better there too."""
     here = scene()
+    return _rates(here, here.native, here.bwrap if bwrap else None, at_once, max(40, 2 * at_once), 3)
+
+
+def _session(at_once: int) -> Measured:
+    """As `_sustained`, of commands of one session in boxes that they share; the median of seven turns."""
+    here = scene()
+    measured = _rates(here, here.sessions, None, at_once, 100, 7)
+    figures = here.sessions.figures()
+    assert figures is not None
+    assert figures.reused >= 350
+    return measured
+
+
+def _rates(here: Scene, ours_by: Backend, theirs_by: Backend | None, at_once: int, count: int, turns: int) -> Measured:
     launch = here.plan("true")
-    count = max(40, 2 * at_once)
     ours, theirs = [], []
-    for _ in range(3):
-        ours.append(_rate(here, here.native, launch, at_once, count))
-        theirs.append(_rate(here, here.bwrap if bwrap else None, launch, at_once, count))
-    rate, other = (median(rate for rate, _ in turns) for turns in (ours, theirs))
-    slow, slow_other = (percentile95([each for _, taken in turns for each in taken]) for turns in (ours, theirs))
+    for _ in range(turns):
+        ours.append(_rate(here, ours_by, launch, at_once, count))
+        theirs.append(_rate(here, theirs_by, launch, at_once, count))
+    rate, other = (median(rate for rate, _ in each) for each in (ours, theirs))
+    slow, slow_other = (percentile95([one for _, taken in each for one in taken]) for each in (ours, theirs))
     note = f"{rate:.0f} a second against {other:.0f}; p95 of one {slow * 1e3:.1f} ms against {slow_other * 1e3:.1f}"
-    return Measured(rate / other, 3, note, slow_other / slow)
+    return Measured(rate / other, turns, note, slow_other / slow)
 
 
 def _rate(here: Scene, backend: Backend | None, launch: LaunchPlan, at_once: int, count: int) -> tuple[float, list[float]]:

@@ -34,6 +34,7 @@ from sandboxd.isolation.zygotes import Identities, Template, watcher
 from sandboxd.model import LaunchPlan
 
 AWAKE = 1.0  # seconds for which the thread looks at things by itself after the last start or end
+SOON = 0.002  # seconds in which the first process of a box has looked at what is left in it, or is given up
 PAUSE = 1.0  # seconds without making anything after something could not be made
 MakeTemplate = Callable[[LaunchPlan, Steps], Template]
 MakeBox = Callable[[Template, LaunchPlan, Identities | None, bool], NativeBox]  # as native.make_box
@@ -111,7 +112,7 @@ class Keeper:
                     entry = None
             if entry is None:
                 return self._first(key, plan, now)
-            box = self._kept(entry, plan.kept_for) or self._ready(entry)
+            box = self._kept(entry, plan.kept_for) or self._ready(entry) or self._soon(entry, plan.kept_for)
             if box is not None:
                 self._counts["warm" if box.uses == 1 else "reused"] += 1
             else:
@@ -159,6 +160,14 @@ class Keeper:
         for box in useless:
             self._give_up(box)
         return found
+
+    def _soon(self, entry: Entry, session: str) -> NativeBox | None:
+        """The box of the session's last command, when its process 1 says in a moment that it is as it was: making another
+        one takes longer."""
+        looking = entry.kept.of(session)
+        if not looking or not looking[-1].says(SOON):
+            return None
+        return self._kept(entry, session)
 
     def _ready(self, entry: Entry) -> NativeBox | None:
         waiting = []

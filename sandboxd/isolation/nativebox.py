@@ -108,6 +108,12 @@ class NativeBox:
             return False
         return self._changed is not None and not self._changed.poll(0)
 
+    def says(self, timeout: float) -> bool:
+        """Wait until the box says something; False when it does not, in `timeout` seconds."""
+        poll = select.poll()
+        poll.register(self._sock, select.POLLIN)
+        return bool(poll.poll(timeout * 1000))
+
     def over(self) -> bool:
         """Whether it will never take a command again."""
         return bool(self.refused) or self.ended()

@@ -3,7 +3,8 @@
 
 A template is kept for a while after its last use; boxes are kept ready for it from its second use on, as many as ran at once
 lately and one more. They are made when nothing has started or ended for a moment, since making one beside a command takes
-that command's processor; only when few are left they are made at once. What the caps do not allow goes to those used last.
+that command's processor; only when few are left they are made at once, and where sessions keep boxes, when none is left: one
+that is made serves many commands. What the caps do not allow goes to those used last.
 
 All times in seconds, of any clock that does not go backwards.
 """
@@ -21,7 +22,7 @@ KEEP_ONCE = 30.0  # a template that was used once
 KEEP = 600.0  # one that was used again
 BATCH = 4  # boxes asked for at a time
 KEEP_IDLE = 5.0  # a box that waits for the next command of its session
-MAX_USES = 100  # commands of one box: what grows unseen in a process that never collects garbage has an end
+MAX_USES = 500  # commands of one box: what grows unseen in a process that never collects garbage has an end
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def decide(stocks: Mapping[Hashable, Stock], caps: Caps, now: float, last_event:
         missing = allowed - stock.idle
         if missing < 0:
             drop[key] = -missing
-        elif missing > 0 and (quiet or stock.idle < allowed // 4):
+        elif missing > 0 and (quiet or stock.idle < max(allowed // 4, min(1, share(stock, caps)))):
             make[key] = min(missing, BATCH)
         elif missing > 0:
             waits = True
