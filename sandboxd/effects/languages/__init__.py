@@ -8,6 +8,7 @@ line in docs/tables.md, and `language = "…"` in the tables of its tools.
 LANGUAGES = frozenset(
     (
         "awk",
+        "fd",
         "find",
         "jq",
         "sed",

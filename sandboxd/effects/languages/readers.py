@@ -6,7 +6,24 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from sandboxd.effects.call import Call
-from sandboxd.effects.languages import awk, builtins, curl, env, find, jq, operands, printf, ps, sed, shell, sql, tar, test, xargs
+from sandboxd.effects.languages import (
+    awk,
+    builtins,
+    curl,
+    env,
+    fd,
+    find,
+    jq,
+    operands,
+    printf,
+    ps,
+    sed,
+    shell,
+    sql,
+    tar,
+    test,
+    xargs,
+)
 
 READERS: Mapping[str, Callable[[Call], None]] = {
     "assign": operands.assign,
@@ -14,6 +31,7 @@ READERS: Mapping[str, Callable[[Call], None]] = {
     "builtin": builtins.read,
     "curl": curl.read,
     "env": env.read,
+    "fd": fd.read,
     "find": find.read,
     "jq": jq.read,
     "located": operands.located,
