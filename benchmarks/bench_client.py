@@ -6,8 +6,11 @@ ready box and for the other starts the shell itself (`benchmarks.plain`). Goal: 
 command and answers once: `stream` takes the events of Start one by one to Exited, and `collected` is `run` of the blocking
 client, which gives what a call with one answer would.
 
+`warm` is the daemon as it comes, where a command that only reads may run in the box of its session's last one; `once` is one
+that gives each command a box of its own.
+
 Agents pause between commands, and boxes are made in those pauses: before each sample the pool's figures are asked until
-boxes are ready, and a sample for which the daemon did not use a ready box does not count.
+boxes are ready, and a sample for which the daemon used neither a ready box nor the session's own does not count.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from sandboxd.model import Exited
 
 READY = 2  # boxes that wait before a sample
 PATIENCE = 20.0  # seconds for that
+ONCE = "[isolation]\npool_session_boxes = false\n"
 LEAST = 40  # samples of each side
 MOST = 400
 
@@ -31,6 +35,8 @@ def cases() -> list[Case]:
     return [
         Case("client.warm_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds), 1.15),
         Case("client.warm_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds), 1.15),
+        Case("client.once_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds, ONCE), 1.15),
+        Case("client.once_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds, ONCE), 1.15),
     ]
 
 
@@ -44,9 +50,9 @@ def _collected(session: Session) -> None:
     assert session.run("true").exit_code == 0
 
 
-def _measure(work: Callable[[Session], None], seconds: float) -> Measured:
+def _measure(work: Callable[[Session], None], seconds: float, settings: str = "") -> Measured:
     with (
-        daemon(module="benchmarks.plain", profiles={plain.PROFILE: plain.SETTINGS}) as house,
+        daemon(settings, module="benchmarks.plain", profiles={plain.PROFILE: plain.SETTINGS}) as house,
         Client(house.address, admin=True) as client,
         client.session(house.workspace, headless=True) as boxed,
         client.session(house.workspace, headless=True, profile=plain.PROFILE) as bare,
@@ -64,7 +70,7 @@ def _measure(work: Callable[[Session], None], seconds: float) -> Measured:
                 begun = time.perf_counter()
                 work(session)
                 out.append(time.perf_counter() - begun)
-            if _pool(client).warm != before.warm + 1:
+            if _from_ready(_pool(client)) != _from_ready(before) + 1:
                 missed += 1
                 assert missed < LEAST, "the daemon hardly ever has a ready box"
                 ours.pop()
@@ -77,6 +83,10 @@ def _pool(client: Client) -> PoolInfo:
     found = client.status().pool
     assert found is not None, "this machine has no native backend"
     return found
+
+
+def _from_ready(found: PoolInfo) -> int:
+    return found.warm + found.reused
 
 
 def ready(client: Client) -> PoolInfo:

@@ -27,6 +27,7 @@ import grpc
 from benchmarks.measure import Case, Measured, against, middle, percentile95
 from benchmarks.running import Daemon, daemon
 from sandboxd.client import AsyncClient, AsyncSession
+from sandboxd.config import IsolationSettings
 from sandboxd.isolation import backends, profiles
 from sandboxd.isolation.planned import Plans
 from sandboxd.judge import Question, judge
@@ -82,6 +83,7 @@ class Direct:
     """The boxes that the daemon's readers get, planned and started here."""
 
     def __init__(self, house: Daemon) -> None:
+        backends.configure(IsolationSettings())
         self._backend = next(backend for backend in backends.BACKENDS if backend.probe().works)
         owner = os.stat(house.workspace)
         tmp = house.home / "boxes"
