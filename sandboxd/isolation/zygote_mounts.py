@@ -197,13 +197,16 @@ class Builder:
         posix.close(at)
 
     def dev(self, target: str) -> None:
-        """Harmless devices of the host in a directory of their own; the terminals come with each box."""
+        """Harmless devices of the host in a directory of their own; the terminals come with each box.
+
+        A read-only mount of a device can still be written through; it keeps root from changing the host's node (chmod).
+        """
         self.put(tmpfs(1 << 20, 0o755), target)
         for name in DEVICES:
             fd = posix.open(f"/dev/{name}", PATH | NOFOLLOW | CLOEXEC)
             step = f"the device {name}"
             tree = call("syscall", SYS_OPEN_TREE, fd, b"", OPEN_TREE_CLONE | AT_EMPTY_PATH | CLOEXEC, step=step)
-            attributes(tree, NOSUID | NOEXEC, 0, step)
+            attributes(tree, RDONLY | NOSUID | NOEXEC, 0, step)
             posix.close(fd)
             self.put(tree, f"{target}/{name}", "file")
         at = self.point(target, "")

@@ -187,6 +187,18 @@ def test_no_user_namespace_below_a_box(native: Native, ws: Path) -> None:
     assert limit.read_text(encoding="ascii") == before
 
 
+def test_the_hosts_devices_are_used_and_not_changed(native: Native, ws: Path) -> None:
+    """As root too, to whom they belong: their mode and times stay, while reading and writing through them works."""
+    before = os.stat("/dev/full").st_ctime_ns
+    out, _ = run(
+        native,
+        planned(ws, "chmod 666 /dev/full; touch -a /dev/full; echo x > /dev/null; cat /dev/null; head -c 2 /dev/zero | wc -c"),
+    )
+    assert out.count("/dev/full") == 2
+    assert out.endswith("2\n")
+    assert os.stat("/dev/full").st_ctime_ns == before
+
+
 def test_many_at_once(native: Native, ws: Path) -> None:
     """More starts than a socket's queue holds, of plans that share nothing: all run."""
     launches = [dataclasses.replace(planned(ws, "true"), limits=Limits(pids=100 + number)) for number in range(60)]
