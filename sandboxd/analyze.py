@@ -90,8 +90,9 @@ class _Line:
         self.known: tuple[tuple[str, str], ...] = (("HOME", context.home),)
         self.levels: list[tuple[str, ...]] = []
         self.clean = True
-        self.steady = _PLACES.search(self.text) is None or not _MOVING.search(self.text)
-        self.names = Names()
+        self.placed = "PWD" in text or "HOME" in text
+        self.steady = not self.placed or not _MOVING.search(text)
+        self.names = _NAMELESS if self.steady else Names()
         self.counters: frozenset[str] = frozenset()
 
     def run(self) -> Analysis:
@@ -141,15 +142,20 @@ class _Line:
         if script.functions:
             self.functions = outer | frozenset(script.functions)
         home = self.context.home
+        assigns = False
         for command in script.subcommands:
             for assignment in command.assignments:
+                assigns = True
                 if assignment.name in ("HOME", "PWD"):
                     self.known = ()
         place = Place(bases, home, self.known)
-        if self.steady and _PLACES.search(self.text):
+        if self.placed and self.steady:
             self.steady = not any(_sets_place(command) for command in script.subcommands)
         about = _hints(script, hints, place)
-        self.names = names(script, self.tables.environment, self.functions, self.steady)
+        if assigns:
+            self.names = names(script, self.tables.environment, self.functions, self.steady)
+        elif self.functions or self.names is not _NAMELESS or not self.steady:
+            self.names = Names(self.functions, self.steady)
         self.counters = _counters(script, self.tables.environment)
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
@@ -174,7 +180,10 @@ class _Line:
         appended: bool = False,
     ) -> AnalyzedCommand:
         environment = self.tables.environment
-        counts = (command.kind is _ARITHMETIC and _counter(command) in self.counters) or computes(command, self.names.numbers)
+        numbers = self.names.numbers
+        counts = command.kind is _ARITHMETIC and _counter(command) in self.counters
+        if numbers and not counts:
+            counts = computes(command, numbers)
         context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span, self.names)
         found = infer(command, context)
         self.clean = self.clean and found.lasting
@@ -309,7 +318,7 @@ def _lines(word: Word, place: Place) -> tuple[str, ...]:
     return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
 
 
-_PLACES = re.compile(r"PWD|HOME")
+_NAMELESS = Names(steady=True)
 _NAMES_PLACE = re.compile(r"(?<![$A-Za-z0-9_{])(?:PWD|HOME)(?![A-Za-z0-9_])")
 # What runs text at another time than where it stands, and so may set a variable before a command that stands in front of it.
 _MOVING = re.compile(r"eval|trap")

@@ -259,7 +259,10 @@ class _Inference:
         if not table.builtin:
             self.effects.append(Effect(_EXEC, table.root.id, head.span, name))
             self.program = name
-        words = settle(words, self._known(name))
+        for word in words:
+            if word.flags and not word.values:
+                words = settle(words, self._known(name))
+                break
         if name == "command" and len(words) > 2 and words[1].value in _LOOKS_UP:
             # Whatever stands behind, it is only looked up.
             words = (*words[:2], argv.literal("--", words[1].span), *words[2:])

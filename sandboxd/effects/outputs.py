@@ -69,8 +69,6 @@ class Known(Protocol):
 
 def settle(words: tuple[Word, ...], known: Known) -> tuple[Word, ...]:
     """The words, those marked PLAIN that begin with no dash whatever they become."""
-    if not any(word.flags and not _EXPANDS.isdisjoint(word.flags) and not word.values for word in words):
-        return words
     return tuple([_settled(word, known) for word in words])
 
 

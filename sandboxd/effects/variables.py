@@ -76,8 +76,6 @@ def names(script: Script, environment: Environment, functions: frozenset[str], s
 
 def computes(command: Subcommand, numbers: frozenset[str]) -> bool:
     """Whether all that the command evaluates is arithmetic on numbers."""
-    if not numbers:
-        return False
     values = [a.value for a in command.assignments if a.value is not None]
     parts = [part for word in (*command.argv, *values) if WordFlag.EVALUATES in word.flags for part in word.parts]
     if command.kind is CommandKind.ARITHMETIC:
