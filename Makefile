@@ -56,4 +56,4 @@ fuzz: setup ## the long fuzz and load tests that `make test` leaves out
 
 clean: ## remove what was built or cached; keeps .venv and .peers
 	@rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	@find . -path ./.venv -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
+	@find . -path ./.venv -prune -o -path ./.peers -prune -o -name __pycache__ -type d -prune -exec rm -rf {} +
