@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median, quantiles
 from time import perf_counter
 
@@ -80,14 +80,12 @@ def duration(
     unit: str = "us",
     goal: float | None = None,
     rounds: int = 200,
-    p95: bool = False,
 ) -> Case:
-    """Median (or 95th percentile) time of one call of `work`, in `unit` (s, ms, us, ns)."""
+    """Median time of one call of `work`, in `unit` (s, ms, us, ns)."""
 
     def run(seconds: float) -> Measured:
         (samples,) = sample(work, seconds=seconds, rounds=rounds)
-        measured = middle([each * SCALE[unit] for each in samples])
-        return replace(measured, value=measured.p95) if p95 and measured.p95 is not None else measured
+        return middle([each * SCALE[unit] for each in samples])
 
     return Case(name, unit, run, goal)
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """`python -m benchmarks.run [NAME…]`: run every case of every bench module, print a table, write build/bench.json.
 
-build/bench.json is `{name: {ratio, unit, goal, met, n, p95}}`; an absolute figure stands in `ratio` with its unit, and `p95` is
-the same figure of the 95th percentiles (null where there was one sample). Names
+build/bench.json is `{name: {ratio, unit, goal, met, n}}`; an absolute figure stands in `ratio` with its unit. The table also
+shows the same figure of the 95th percentiles. Names
 given on the command line are prefixes and choose the cases. The whole run is bounded by TOTAL seconds: each case gets an
 even share of what is left, at most SHARE, and what no time is left for is reported as not measured, never as met.
 Exit status 1 when a case could not be measured; a missed goal is a fact for the table, not an error.
@@ -54,7 +54,7 @@ def main(argv: list[str]) -> int:
         measured = _measure(case, min(SHARE, left / (len(chosen) - index))) if left > 0 else None
         if measured is None:
             failed += 1
-            record[case.name] = {"ratio": None, "unit": case.unit, "goal": case.goal, "met": False, "n": 0, "p95": None}
+            record[case.name] = {"ratio": None, "unit": case.unit, "goal": case.goal, "met": False, "n": 0}
             print(f"{case.name:<{width}}  not measured")
             continue
         met = case.met(measured.value)
@@ -64,7 +64,6 @@ def main(argv: list[str]) -> int:
             "goal": case.goal,
             "met": met,
             "n": measured.n,
-            "p95": None if measured.p95 is None else round(measured.p95, 4),
         }
         print(_row(case, measured, met, width), flush=True)
     OUT.parent.mkdir(exist_ok=True)
