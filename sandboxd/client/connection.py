@@ -30,6 +30,8 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),  # a proxy of the environment has no business between us and our socket
 )
 
+_LARGE = 8 << 20  # bytes
+
 _T = TypeVar("_T")
 
 
@@ -48,6 +50,9 @@ class Connection:
         if self._channel is not None:
             return
         target = self._address or addresses.find(admin=self._admin)
+        # The C library gives the memory of every message back to the kernel and fetches it again, page by page, which takes
+        # longer than all copies of it; unless it has seen that so large a block comes and goes (mallopt(3), M_MMAP_THRESHOLD).
+        bytearray(_LARGE)
         channel = self._channel = grpc.aio.insecure_channel(target, options=_OPTIONS)
         self._sessions = session_pb2_grpc.SessionServiceStub(channel)
         self._executions = execution_pb2_grpc.ExecutionServiceStub(channel)
