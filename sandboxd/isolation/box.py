@@ -39,6 +39,7 @@ from sandboxd.model import (
 from sandboxd.model.launch import CWD_REPORT_FD
 
 SYSTEM_PATH = "/usr/bin:/bin:/usr/local/bin"  # never the caller's PATH, which may begin in a workspace
+_TOO_MANY = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 SHELLS = ("/bin/bash", "/usr/bin/bash", "/usr/local/bin/bash")
@@ -332,7 +333,7 @@ def limits_state(plan: LaunchPlan, *, per_box: bool = True) -> LayerState:
     return LayerState(Layer.LIMITS, Strength.PARTIAL if missing else Strength.FULL, tuple(missing))
 
 
-def launch(argv: list[str], errors: int, inherited: tuple[int, ...], groups: cgroups.Groups, fix: str) -> subprocess.Popen[bytes]:
+def launch(argv: list[str], errors: int, inherited: tuple[int, ...], fix: str) -> subprocess.Popen[bytes]:
     """Spawn a launcher with an empty environment, which process 1 of a box could show to the command."""
     try:
         return subprocess.Popen(
@@ -346,10 +347,9 @@ def launch(argv: list[str], errors: int, inherited: tuple[int, ...], groups: cgr
             start_new_session=True,
         )
     except OSError as error:
-        cgroups.remove(groups.paths)
         raise IsolationError(
-            f"cannot start {argv[0]}: {error.strerror}",
-            fix="run fewer commands at once" if error.errno == errno.EAGAIN else fix,
+            f"the sandbox could not be built: cannot start {argv[0]}: {error.strerror}",
+            fix="run fewer commands at once" if error.errno in _TOO_MANY else fix,
         ) from error
 
 

@@ -122,6 +122,7 @@ class Bwrap:
         with Opened() as fds:
             status, control, info, errors = (fds.pipe() for _ in range(4))
             groups = cgroups.join(plan.limits, plan.uid, fds.take)
+            fds.undo.append(lambda: cgroups.remove(groups.paths))
             config = child_config(plan, rules, stdio, (status[1], control[0]), ())
             config["wait"] = bool(groups.fds)
             args = bwrap_args(plan, host, fds.data)
@@ -130,13 +131,15 @@ class Bwrap:
             inherited = {stdio.stdin, stdio.stdout, stdio.stderr, stdio.cwd_report, status[1], control[0], info[1], boot}
             argv = [host.bwrap, "--args", str(fds.data(b"".join(each.encode(errors="surrogateescape") + b"\0" for each in args)))]
             argv += ["--", python, *interpreter.FLAGS, "-c", interpreter.BOOT, str(boot)]
-            process = launch([*as_user(plan), *argv], errors[1], (*inherited, *fds.given), groups, FIX_INSTALL)
+            process = launch([*as_user(plan), *argv], errors[1], (*inherited, *fds.given), FIX_INSTALL)
+            fds.undo.append(process.wait)  # what it starts finds its control pipe closed, and ends
             ours = (status[0], control[1], info[0], errors[0])
-            fds.keep(*ours, *groups.fds)
             ends = Ends(*ours, groups.paths)
+            box = Box(process, plan, enforcement, ends, lease=lease)
+            fds.keep(*ours, *groups.fds)
             if groups.fds:
                 ends.join(groups.fds)
-            return Box(process, plan, enforcement, ends, lease=lease)
+            return box
 
 
 def bwrap_args(plan: LaunchPlan, host: Host, data: Callable[[bytes], int]) -> list[str]:

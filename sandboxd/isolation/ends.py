@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import select
 import threading
+from collections.abc import Callable
 
 _STATUS_SIZE = 65536
 _READY = 30.0  # seconds for bwrap to say which process it made
@@ -116,18 +117,23 @@ def _drain(fd: int) -> str:
 
 
 class Opened:
-    """Descriptors opened for one start: all are closed at the end but those to `keep`."""
+    """Descriptors opened for one start: all are closed at the end but those to `keep`. `undo` is called after that, the last
+    first, when the start fails."""
 
     def __init__(self) -> None:
         self._fds: set[int] = set()
         self.given: list[int] = []
+        self.undo: list[Callable[[], object]] = []
 
     def __enter__(self) -> Opened:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for fd in self._fds:
             os.close(fd)
+        if kind is not None:
+            for each in reversed(self.undo):
+                each()
 
     def take(self, fd: int) -> int:
         self._fds.add(fd)

@@ -118,6 +118,7 @@ class Unboxed:
             with Opened() as fds:
                 status, control, info, errors = (fds.pipe() for _ in range(4))
                 groups = cgroups.join(plan.limits, 0, fds.take)
+                fds.undo.append(lambda: cgroups.remove(groups.paths))
                 config = child_config(plan, self._rules(plan), stdio, (status[1], control[0]), groups.fds)
                 config["contained"] = False
                 if self._confines:
@@ -127,11 +128,13 @@ class Unboxed:
                 boot = fds.data(interpreter.payload(python, config))
                 inherited = (stdio.stdin, stdio.stdout, stdio.stderr, stdio.cwd_report, status[1], control[0], boot)
                 argv = [*set_user(plan, self._confines), python, *interpreter.FLAGS, "-c", interpreter.BOOT, str(boot)]
-                process = launch(argv, errors[1], (*inherited, *fds.given, *groups.fds), groups, "install python3")
+                process = launch(argv, errors[1], (*inherited, *fds.given, *groups.fds), "install python3")
+                fds.undo.append(process.wait)  # it finds its control pipe closed, and ends
                 ours = (status[0], control[1], info[0], errors[0])
-                fds.keep(*ours)
                 ends = Ends(*ours, groups.paths)
-                return Box(process, plan, enforcement, ends, contained=False, clean_up=lambda: shutil.rmtree(own, True))
+                box = Box(process, plan, enforcement, ends, contained=False, clean_up=lambda: shutil.rmtree(own, True))
+                fds.keep(*ours)
+                return box
         except BaseException:
             shutil.rmtree(own, ignore_errors=True)
             raise

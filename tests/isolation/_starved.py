@@ -20,9 +20,11 @@ from typing import Any
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import backends, cgroups
+from sandboxd.isolation.bwrap import Bwrap
 from sandboxd.isolation.keeper import Figures
 from sandboxd.isolation.native import Native
 from sandboxd.isolation.plan import plan
+from sandboxd.isolation.unboxed import Unboxed
 from sandboxd.model import ExitStatus, LaunchPlan, Limits, Stdio
 from tests.isolation import _drive
 
@@ -260,7 +262,8 @@ def zygote_cannot_fork(place: Place) -> None:
         assert place.native.prepare(other, 2, PATIENCE)
         with limited(place.zygote, resource.RLIMIT_NPROC, 0):
             for _ in range(3):
-                assert "no process for a template" in place.refused(launch)
+                said = place.refused(launch)
+            assert "no process for a template" in said, said
             return place.fine_or_refused(other)
 
     undisturbed(another_is_refused)
@@ -340,6 +343,30 @@ def descriptors_used_up(place: Place) -> None:
     place.recovers(launch)
 
 
+def descriptors_of_other_backends(place: Place) -> None:
+    """The same where bwrap or `child` alone start the command."""
+    native = place.native
+    for backend in (Bwrap(), Unboxed("landlock", confines=True)):
+        assert backend.probe().works
+        place.native = backend  # type: ignore[assignment]  # of it only `start` is used here
+        launch = place.plan(text="echo fine")
+        place.run(launch)
+        ran = []
+        for room in range(24):
+            read, write = os.pipe2(os.O_CLOEXEC)
+            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+            with limited(os.getpid(), resource.RLIMIT_NOFILE, _limit(room)):
+                said, status, complaint = tried(place.started, launch, read, write, null)
+                assert complaint or (said, status.code) == (CONFINED, 0), (said, status)
+                ran += [] if complaint else [room]
+            os.close(read)
+            os.close(null)
+        assert 0 not in ran, "descriptors were not short"
+        assert ran, "no command ran"
+        place.run(launch)
+    place.native = native
+
+
 def _limit(room: int) -> int:
     """The limit below which so many numbers are free."""
     taken, limit = set(map(int, os.listdir("/proc/self/fd"))), 0
@@ -372,6 +399,7 @@ SCENARIOS: dict[str, Callable[[Place], None]] = {
         source_removed,
         namespaces_used_up,
         descriptors_used_up,
+        descriptors_of_other_backends,
         memory_used_up,
     )
 }

@@ -26,7 +26,7 @@ from tests.isolation.conftest import HERE
 TIME = 200  # seconds, of a machine that is busy
 # The number of further user namespaces can be set in it without touching the host's.
 OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
-NAMES = ("killed_meanwhile", "source_removed", "descriptors_used_up")
+NAMES = ("killed_meanwhile", "source_removed", "descriptors_used_up", "descriptors_of_other_backends")
 
 
 @pytest.fixture
@@ -49,13 +49,14 @@ def said(place: Path, scenario: str, *through: str) -> str:
 @pytest.mark.parametrize("scenario", NAMES)
 def test_whoever_runs_the_tests(place: Path, scenario: str) -> None:
     """As that user."""
+    require("bwrap")
     assert said(place, scenario) == "kept\n"
 
 
 @pytest.mark.parametrize("scenario", [*NAMES, "template_cannot_fork", "template_cannot_fork_for_a_command", "zygote_cannot_fork"])
 def test_a_plain_user(plain_user: User, scenario: str) -> None:
     """For whom the kernel counts processes, as it does not for root."""
-    require("userns", "landlock")
+    require("userns", "landlock", "bwrap")
     root = Path(tempfile.mkdtemp(prefix="starved-", dir=plain_user.home))
     scripts = root / "tests/isolation"
     scripts.mkdir(parents=True)
