@@ -23,10 +23,8 @@ HARMLESS_FILES = frozenset(
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _HARMLESS = EffectKind.READ, Sensitivity.NONE
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
-_BARE = re.compile(
-    r"(?!(?:ftp|dict|ldap|imap|smtp|pop3)\.)(?:localhost|[a-z0-9-]+(?:\.[a-z0-9-]+)+|[a-z0-9-]+(?=:\d))(?::\d{1,5})?(?:[/?#]|\Z)",
-    re.I,
-)
+# Of a host with dots and no scheme, only an address is surely not a name that makes curl guess.
+_BARE = re.compile(r"(?:localhost|(?:\d{1,3}\.){3}\d{1,3}|[a-z0-9-]+(?=:\d))(?::\d{1,5})?(?:[/?#]|\Z)", re.I)
 _FETCHED = frozenset(("http", "https", "file"))
 _URL = re.compile(
     r"(?:(?P<scheme>[A-Za-z][A-Za-z0-9+.-]*)://)?(?:[^/@]*@)?(?P<host>\[[^\]]*\]|[^/:?#\[\]]+)(?P<port>:\d+)?(?P<end>[/?#:]|\Z)"
