@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import select
 import signal
@@ -17,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from sandboxd.client import AsyncClient
-from sandboxd.errors import NotFound
+from sandboxd.errors import NotFound, Unavailable
 from sandboxd.model import Decided, EndKind, Event, Exited, Mode, Output
 
 pytestmark = pytest.mark.needs("bwrap", "userns")
@@ -110,6 +111,38 @@ async def test_a_killed_daemon() -> None:
             async with AsyncClient(agent, admin=False) as client:
                 with pytest.raises(NotFound):
                     await replayed(client, session.id, "wrong", execution.id)
+
+
+async def test_a_daemon_killed_in_full_flow() -> None:
+    """Whatever a client has seen of a command before the daemon was killed is in the replay, chunk for chunk: output is in the
+    spool before anybody hears of it."""
+    with tempfile.TemporaryDirectory(prefix="sbxd-crash-") as directory:
+        home = Path(directory)
+        for name in ("ws", "r", "t"):
+            (home / name).mkdir(mode=0o700)
+        admin = f"unix:{home}/r/sandboxd/admin.sock"
+        seen: list[Output] = []
+        with serving(home) as daemon:
+            async with AsyncClient(admin, admin=True) as client:
+                session = await client.session(str(home / "ws"), mode=Mode.BYPASS)
+                execution = await session.start("seq 100000000 & seq 1 3 5000000 >&2; wait", keep_on_disconnect=True)
+                with contextlib.suppress(Unavailable):
+                    async for event in execution:
+                        if isinstance(event, Output):
+                            seen.append(event)
+                            if sum(len(each.data) for each in seen) > 40_000_000:
+                                os.kill(daemon.pid, signal.SIGKILL)
+                daemon.wait(30)
+        with serving(home):
+            async with AsyncClient(admin, admin=True) as client:
+                events = await follow(client, "", "", execution.id, 1)
+        replay = [event for event in events if isinstance(event, Output)]
+        assert len(seen) <= len(replay)
+        assert replay[: len(seen)] == seen
+        last = events[-1]
+        assert isinstance(last, Exited)
+        assert last.result.end is EndKind.DAEMON_RESTART
+        assert last.result.stdout_bytes + last.result.stderr_bytes == sum(len(event.data) for event in replay)
 
 
 async def replayed(client: AsyncClient, session_id: str, secret: str, execution_id: str) -> None:
