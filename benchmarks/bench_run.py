@@ -6,6 +6,9 @@ it (`_unboxed`: under a profile that has none); an unread 2 GB stream at most 8 
 the same box planned, started and awaited directly; 200 children that ignore TERM killed within 50 ms; CheckCommand at most
 0.7 ms more than the judgement itself, and 1.6 times a bare gRPC call that echoes.
 
+`chatty_50_default_mode` has no goal: the same as `chatty_50_vs_asyncio` in the mode in which a reader need not wait for its
+decision to be on the disk, nor for a look at the workspace afterwards.
+
 Ours and what it is compared with take turns. The children that are killed sleep: 200 that spin would measure how the
 scheduler shares out the processors, of which the daemon gets one part in a hundred.
 """
@@ -45,6 +48,7 @@ def cases() -> list[Case]:
     return [
         Case("run.stream_vs_pipe", "x", _with(_stream), 0.45, higher=True),
         Case("run.chatty_50_vs_asyncio", "x", _with(_chatty), 1.25),
+        Case("run.chatty_50_default_mode", "x", _with(_chatty, mode="default")),
         Case("run.chatty_50_vs_boxes", "x", _with(_chatty_boxes, mode="default"), 1.25),
         Case("run.unread_2gb_growth", "MB", _with(_unread), 8),
         Case("run.true_hot", "ms", _with(_true)),
