@@ -98,8 +98,9 @@ def descriptors() -> list[str]:
 
 
 def mounts() -> list[str]:
-    """Without what numbers mounts and file systems."""
-    return sorted(re.sub(r"^\d+ \d+ \d+:\d+ |gid=\d+", "", line) for line in read("/proc/self/mountinfo").splitlines())
+    """Those that can be written, without what numbers them; what is hidden comes and goes with the host's files."""
+    bare = (re.sub(r"^\d+ \d+ \d+:\d+ |gid=\d+", "", line) for line in read("/proc/self/mountinfo").splitlines())
+    return sorted(line for line in bare if line.split()[2].startswith("rw"))
 
 
 def processes() -> list[str]:
@@ -158,6 +159,6 @@ for root in ("/proc/sys/net", "/proc/sys/user", "/proc/sys/fs/mqueue", "/proc/sy
             if not directory.endswith("random") and name not in ("ns_last_pid", "nr"):
                 note(f"{directory}/{name}", partial(read, f"{directory}/{name}"))
 note("names", lambda: os.uname().nodename)
-note("keys", lambda: read("/proc/keys"))
+note("keys", lambda: [line for line in read("/proc/keys").splitlines() if "_uid" not in line])  # those are the host's
 note("terminal", terminal)
 json.dump(state, sys.stdout)

@@ -2,7 +2,9 @@
 """Boxes that run several read-only commands of one session: what the next one sees is what it sees in a box of its own.
 
 Whatever a command can leave is a row of LEFT or GONE: after it a script inside looks at everything that could have changed.
-The probes run in such boxes too. To add a kind of thing: a row here, and where it stays a look at it in `zygote_again`.
+The probes run in such boxes too, and of the contract what a reading command can show.
+
+To add a kind of thing: a row here, and where it stays a look at it in `zygote_again`.
 """
 
 from __future__ import annotations
@@ -14,9 +16,42 @@ from pathlib import Path
 import pytest
 
 from tests.isolation.conftest import HERE, Runner
+from tests.isolation.test_isolation_contract import (
+    test_a_read_only_command_changes_no_metadata,
+    test_kill_leaves_nothing,
+    test_no_descriptor_is_inherited,
+    test_output_and_environment,
+    test_privileges_are_gone,
+    test_secrets_are_not_read,
+    test_signals_reach_the_command,
+    test_status,
+    test_the_last_directory_is_reported,
+    test_the_network_is_off,
+    test_what_is_left_behind_ends_with_the_command,
+)
+from tests.isolation.test_isolation_life import (
+    test_a_broken_promise_is_told_with_its_path,
+    test_here_documents_and_substitutions_work_under_the_promise,
+)
 from tests.isolation.test_isolation_probes import scene, test_a_box_holds_against_every_probe
 
-__all__ = ["scene", "test_a_box_holds_against_every_probe"]
+__all__ = [
+    "scene",
+    "test_a_box_holds_against_every_probe",
+    "test_a_broken_promise_is_told_with_its_path",
+    "test_a_read_only_command_changes_no_metadata",
+    "test_here_documents_and_substitutions_work_under_the_promise",
+    "test_kill_leaves_nothing",
+    "test_no_descriptor_is_inherited",
+    "test_output_and_environment",
+    "test_privileges_are_gone",
+    "test_secrets_are_not_read",
+    "test_signals_reach_the_command",
+    "test_status",
+    "test_the_last_directory_is_reported",
+    "test_the_network_is_off",
+    "test_what_is_left_behind_ends_with_the_command",
+]
 
 pytestmark = pytest.mark.parametrize("who", ["root-reused", "plain-reused"], indirect=True, scope="session")
 
@@ -110,6 +145,16 @@ LEFT = {
     "a try by version 6": (python('socket.socket(10).connect_ex(("2001:db8::1", 9))'), "net/snmp6"),
     "a flow label": (python(f"socket.socket(10, 2).setsockopt(41, 32, {LABEL})"), "flowlabel"),
 }
+
+
+@pytest.fixture
+def backend() -> str:
+    return "reused"
+
+
+@pytest.fixture
+def confining() -> str:
+    return "reused"
 
 
 @pytest.fixture(scope="module")
