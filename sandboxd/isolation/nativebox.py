@@ -134,7 +134,10 @@ class NativeBox:
             more = (theirs.fileno(),) if theirs is not None else ()
             send(self._orders or self._sock, {**order, "again": theirs is not None}, (*fds, *more))
         except OSError as error:
-            raise IsolationError(f"the sandbox could not be built: {error.strerror}") from error
+            self.look()
+            self._template.look()
+            why = failure(self._lines) or self._template.failure or error.strerror
+            raise IsolationError(f"the sandbox could not be built: {why}") from error
         finally:
             if theirs is not None:
                 theirs.close()

@@ -113,17 +113,18 @@ class Template:
 
     def look(self) -> None:
         """Take what it has said so far; never waits."""
-        while self.seen is None and not self.failure:
-            try:
-                body, fds = wire.read(self._sock, wire.DONT_WAIT)
-            except BlockingIOError:
-                return
-            except ConnectionResetError:  # as in NativeBox.look
-                continue
-            except OSError as error:
-                self.failure = str(error.strerror)
-                return
-            self._heard(body, fds)
+        with self._lock:  # a command's end asks beside the pool: each would have half of the last words
+            while self.seen is None and not self.failure:
+                try:
+                    body, fds = wire.read(self._sock, wire.DONT_WAIT)
+                except BlockingIOError:
+                    return
+                except ConnectionResetError:  # as in NativeBox.look
+                    continue
+                except OSError as error:
+                    self.failure = str(error.strerror)
+                    return
+                self._heard(body, fds)
 
     def _heard(self, body: bytes, fds: list[int]) -> None:
         if body[:2] == b"F ":
