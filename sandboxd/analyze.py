@@ -27,6 +27,7 @@ from sandboxd.model import (
     Effect,
     EffectKind,
     GitUse,
+    PartKind,
     RedirectOp,
     Script,
     Span,
@@ -306,11 +307,16 @@ def _feed(command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]]) 
 def _said(argv: tuple[Word, ...], place: Place) -> Iterable[str]:
     """Words of a command that its output may hold: not options, not what follows a negation."""
     previous: str | None = ""
+    lines = bool(argv) and argv[0].value == "printf"
     for at, word in enumerate(argv[1:], 1):
         value = word.value
         negated = previous is not None and previous.startswith("-") and argv[at - 2].value in ("!", "-not")
         if not (value or "").startswith("-") and not negated:
-            yield from fragments(word, place)
+            for piece in fragments(word, place):
+                if lines and "\\n" in piece:
+                    yield from filter(None, piece.split("\\n"))
+                else:
+                    yield piece
         previous = value
 
 
@@ -337,6 +343,7 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
     place = _NOWHERE
     texts: list[str] = []
     readers: list[str] = []
+    carried: list[str] = []  # names that are given a positional parameter
     lists: list[str] = []  # what loops run over; which variable they fill is not told
     for command in script.subcommands:
         for redirect in command.redirects:
@@ -356,10 +363,13 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
                 text = text.replace("%s", piece, 1)
             out.append((command.argv[2].value or "*", (text, *pieces[1:])))
         elif name in ("export", "declare", "typeset", "local", "readonly"):
-            for piece in (piece for word in command.argv[1:] if not word.values for piece in fragments(word, start)):
-                variable, equals, value = piece.partition("=")
-                if equals and value and variable.isidentifier():
-                    out.append((variable, (value,)))
+            for word in command.argv[1:]:
+                if _carries(word):
+                    carried.append(word.prefix.partition("=")[0])
+                for piece in fragments(word, start):
+                    variable, equals, value = piece.partition("=")
+                    if equals and value and variable.isidentifier():
+                        out.append((variable, (value,)))
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         for assignment in command.assignments:
@@ -371,15 +381,23 @@ def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[
                 found = tuple(path for path in targets if path is not None) or fragments(assignment.value, start)
                 if found:
                     out.append((assignment.name, found))
+                if _carries(assignment.value):
+                    carried.append(assignment.name)
         if command.kind is _WORDS:
             lists.extend(piece for word in command.argv for piece in fragments(word, start))
     if lists:
         out.append(("*", tuple(lists)))
     if positional:
+        out.extend((name, tuple(positional)) for name in carried)
         out.extend((name, tuple(positional)) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
     if texts:
         out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
     return tuple(out)
+
+
+def _carries(word: Word) -> bool:
+    """Whether the word holds a positional parameter."""
+    return any(part.kind is PartKind.VARIABLE and (part.text.isdigit() or part.text in ("@", "*")) for part in word.parts)
 
 
 _COUNTING = re.compile(

@@ -128,6 +128,9 @@ def protected(path: str, home: str) -> str | None:
     pieces = folded.split("/")
     for at, piece in enumerate(pieces):
         name = _SINGLE.get(piece)
+        if name is None and piece.startswith(".git") and (piece[-1] in ". " or ":" in piece):
+            # NTFS leaves dots and blanks at the end of a name out, and `:` begins a stream of the file.
+            name = _SINGLE.get(piece.partition(":")[0].rstrip(". "))
         if name is not None and pieces[at + 1 : at + 2] and pieces[at + 1] in _OPEN.get(piece, ()):
             continue
         if name is not None:

@@ -218,6 +218,8 @@ class _Look:
             return
         if name is None and effect.act is Act.EXTRACT:
             name = killswitch.covers_protected(target, self.scope.home)
+        if name is None and effect.act is Act.WRITE and effect.recursive and _spills(command.argv):
+            name = killswitch.covers_protected(target, self.scope.home)
         if name is None and effect.kind is EffectKind.DELETE and effect.recursive and not effect.pattern:
             name = killswitch.covers_protected(target, self.scope.home)
             if name is None and effect.code == _MIRROR:  # not `rm -rf`, which says what it deletes
@@ -355,6 +357,12 @@ _VERBS = {
     Act.MOUNT: "mounts over",
     Act.EXTRACT: "extracts over",
 }
+
+
+def _spills(argv: Argv) -> bool:
+    """Whether a copy puts what a directory holds, not the directory, into its destination: `cp -r a/. b`, `rsync -a a/ b`."""
+    ends = ("/.", "/") if argv and argv[0] == "rsync" else ("/.",)
+    return any(word is not None and word.endswith(ends) for word in argv[1:])
 
 
 def _short(argv: Argv) -> str:

@@ -178,6 +178,13 @@ def _eval(call: Call) -> None:
         call.nested.append(Nested("eval", words[0].span, call.place.cwds, text=text))
 
 
+def _trap(call: Call) -> None:
+    """The text is run later, in whatever state the shell is in by then: what it names is evidence."""
+    words = [word for word in call.words[1:] if word.value != "--"]
+    if words and words[0].value not in (None, "-", ""):
+        call.nested.append(Nested("trap", words[0].span, None, text=words[0].value))
+
+
 def _printenv(call: Call) -> None:
     operands = call.parsed.operands
     for word in operands:
@@ -204,4 +211,5 @@ _READERS = {
     "exec": _exec,
     "eval": _eval,
     "printenv": _printenv,
+    "trap": _trap,
 }
