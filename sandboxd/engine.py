@@ -28,7 +28,7 @@ from sandboxd.consulting import Consulting
 from sandboxd.errors import Exhausted, NotFound, RequestError, SandboxdError, Unavailable
 from sandboxd.isolation import backends
 from sandboxd.isolation.environment import SYSTEM_PATH, search_path
-from sandboxd.isolation.keeper import Figures as PoolFigures
+from sandboxd.isolation.shelf import Figures as PoolFigures
 from sandboxd.jobs import Job, Turn, validate
 from sandboxd.judge import Judged, Question, judge
 from sandboxd.model import (

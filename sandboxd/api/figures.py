@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from sandboxd.api import convert
 from sandboxd.consult.classifier import ClassifierStatus, Spent
-from sandboxd.isolation.keeper import Figures
+from sandboxd.isolation.shelf import Figures
 from sandboxd.v1 import admin_pb2, session_pb2
 
 _STATES = {

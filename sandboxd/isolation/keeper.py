@@ -21,7 +21,6 @@ import select
 import threading
 import time
 from collections.abc import Callable, Hashable
-from dataclasses import dataclass, field
 from functools import partial
 
 from sandboxd.errors import IsolationError
@@ -29,7 +28,8 @@ from sandboxd.isolation import mountsteps, pool
 from sandboxd.isolation.kept import Kept
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
-from sandboxd.isolation.pool import Caps, Demand, Stock
+from sandboxd.isolation.pool import Caps
+from sandboxd.isolation.shelf import Entry, Figures, identities, key_of
 from sandboxd.isolation.zygotes import Identities, Template, watcher
 from sandboxd.model import LaunchPlan
 
@@ -38,38 +38,6 @@ SOON = 0.002  # seconds in which the first process of a box has looked at what i
 PAUSE = 1.0  # seconds without making anything after something could not be made
 MakeTemplate = Callable[[LaunchPlan, Steps], Template]
 MakeBox = Callable[[Template, LaunchPlan, Identities | None, bool], NativeBox]  # as native.make_box
-
-
-@dataclass(slots=True)
-class Entry:
-    """One template and what belongs to it. `plan` is that of its first command, of which only the key's part is used."""
-
-    key: Hashable
-    plan: LaunchPlan
-    steps: Steps
-    template: Template
-    demand: Demand = field(default_factory=Demand)
-    boxes: list[NativeBox] = field(default_factory=list)
-    kept: Kept = field(default_factory=Kept)
-
-    def stock(self) -> Stock:
-        return Stock(self.demand, len(self.boxes), bool(self.plan.kept_for), self.kept.since())
-
-    def all(self) -> list[NativeBox]:
-        return [*self.boxes, *self.kept.boxes()]
-
-
-@dataclass(frozen=True, slots=True)
-class Figures:
-    """What the status tells: boxes and templates ready now; starts from a ready box, a template, or neither; and starts in a
-    box that has run a command of the same session."""
-
-    boxes: int
-    templates: int
-    warm: int
-    from_template: int
-    cold: int
-    reused: int = 0
 
 
 class Keeper:
@@ -207,7 +175,7 @@ class Keeper:
         """Have the box wait for its session's next command, if it can and may."""
         if not box.session or self._entries.get(entry.key) is not entry:
             return
-        total = sum(len(each.kept.since()) for each in self._entries.values())
+        total = sum(len(each.kept) for each in self._entries.values())
         places = pool.keeps(entry.stock(), self.caps, box.uses, total)
         successor = box.successor() if places else None
         if successor is not None:
@@ -422,37 +390,3 @@ class Keeper:
             os.close(self._mounts)
             os.close(self._mounts_of_thread)
             os.close(self._wake)
-
-
-def key_of(plan: LaunchPlan) -> Hashable:
-    """What of a plan is the box's own; the rest comes with the command.
-
-    A new field of LaunchPlan belongs here or into `native.order`; tests/isolation/test_isolation_native.py asks for one.
-    """
-    return (
-        mountsteps.shared_mounts(plan),
-        plan.files,
-        plan.private,
-        plan.writable,
-        plan.network,
-        plan.limits,
-        plan.uid,
-        plan.gid,
-        plan.deny_syscalls,
-        plan.allow_unix_sockets,
-        plan.allow_ptrace,
-        bool(plan.absent),
-        bool(plan.kept_for),
-    )
-
-
-def identities(steps: Steps) -> Identities:
-    """What the host has now at the paths on which a template relies."""
-    out = []
-    for path in steps.watched:
-        try:
-            status = os.lstat(path)
-            out.append((status.st_dev, status.st_ino))
-        except OSError:
-            out.append((0, 0))
-    return tuple(out)

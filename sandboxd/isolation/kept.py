@@ -21,6 +21,9 @@ class Kept:
     def of(self, session: str) -> list[NativeBox]:
         return [box for _, box in self._waiting.get(session, ())]
 
+    def __len__(self) -> int:
+        return sum(len(waiting) for waiting in self._waiting.values())
+
     def since(self) -> tuple[float, ...]:
         """Since when each has waited, the longest first."""
         return tuple(sorted(since for waiting in self._waiting.values() for since, _ in waiting))

@@ -25,10 +25,11 @@ from sandboxd.isolation.box import (
     trial_plan,
 )
 from sandboxd.isolation.ends import Opened
-from sandboxd.isolation.keeper import Figures, Keeper
+from sandboxd.isolation.keeper import Keeper
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Caps
+from sandboxd.isolation.shelf import Figures
 from sandboxd.isolation.zygotes import Identities, Template, Zygote, pair
 from sandboxd.model import Enforcement, LaunchPlan, Limits, NetworkMode, Probe, Stdio
 from sandboxd.model.launch import CWD_REPORT_FD

@@ -297,7 +297,8 @@ def command(config: dict, sock: "_socket.socket", rules: int, wakeup: int, befor
     if not end:
         posix._exit(1)
     end_all()
-    child.report(said, end, child.names(config["private"]) - before)
+    left = set() if seen is not None and seen.untouched() else child.names(config["private"]) - before
+    child.report(said, end, left)
     return int(said)
 
 

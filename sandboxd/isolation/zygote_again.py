@@ -81,6 +81,10 @@ class Watch:
             return f"it cannot be looked at: {error}"
         return ", ".join(name for name, value in self._before.items() if after[name] != value)
 
+    def untouched(self) -> bool:
+        """Whether nothing was made or removed in the file systems that are the box's own: quicker than to list them."""
+        return all(_identity(fd) == self._before[name][0] for name, fd in self._trees)
+
     def close_streams(self, config: dict) -> None:  # type: ignore[type-arg]  # see box.child_config
         """As `child.close_streams`; the numbers stay in use, so that no descriptor of a later order gets one of them."""
         for fd in (0, 1, 2):

@@ -19,10 +19,10 @@ from typing import Any
 
 from sandboxd.errors import IsolationError, SandboxdError
 from sandboxd.isolation import backends, mountsteps, profiles
-from sandboxd.isolation.keeper import Figures
 from sandboxd.isolation.native import Native
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.pool import Caps
+from sandboxd.isolation.shelf import Figures
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
 from sandboxd.model import Analysis, Box, ExitStatus, Facts, Grant, GrantKind, LaunchPlan, PlanRequest, Require, Session, Stdio
 from sandboxd.observe import aftermath, observe

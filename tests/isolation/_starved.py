@@ -21,9 +21,9 @@ from typing import Any
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import backends, cgroups
 from sandboxd.isolation.bwrap import Bwrap
-from sandboxd.isolation.keeper import Figures
 from sandboxd.isolation.native import Native
 from sandboxd.isolation.plan import plan
+from sandboxd.isolation.shelf import Figures
 from sandboxd.isolation.unboxed import Unboxed
 from sandboxd.model import ExitStatus, LaunchPlan, Limits, Stdio
 from tests.isolation import _drive

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import backends, cgroups, pool
-from sandboxd.isolation.keeper import Figures
 from sandboxd.isolation.kept import Kept
 from sandboxd.isolation.native import Native
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.pool import Caps, Demand, Stock, decide, keeps, share
+from sandboxd.isolation.shelf import Figures
 from sandboxd.model import Grant, GrantKind, LaunchPlan, Limits, Stdio
 from tests.isolation import _drive
 from tests.isolation.conftest import HERE

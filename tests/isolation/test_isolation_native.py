@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from sandboxd.isolation import backends, keeper, mountsteps, wire
+from sandboxd.isolation import backends, mountsteps, shelf, wire
 from sandboxd.isolation.native import Native, order
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.pool import Caps
@@ -286,8 +286,8 @@ def test_every_field_of_a_plan_has_its_place() -> None:
         "kept_for": "session",
     }  # fmt: skip
     assert other.keys() == MADE_FOR
-    keys = {keeper.key_of(dataclasses.replace(base, **{name: value})) for name, value in other.items()}
-    assert len(keys | {keeper.key_of(base)}) == len(other) + 1
+    keys = {shelf.key_of(dataclasses.replace(base, **{name: value})) for name, value in other.items()}
+    assert len(keys | {shelf.key_of(base)}) == len(other) + 1
     assert order(base, ()).keys() >= ORDERED
 
 
@@ -298,7 +298,7 @@ def test_a_guarded_path_is_never_part_of_a_template(ws: Path) -> None:
         one, absent=one.absent[:1], mounts=tuple(each for each in one.mounts if each.target not in dict(one.absent[1:]))
     )
     assert len(one.absent) > 1
-    assert keeper.key_of(one) == keeper.key_of(fewer)
+    assert shelf.key_of(one) == shelf.key_of(fewer)
     assert set(mountsteps.guards(one)) == {path for path, _ in one.absent}
     bound = {step[2] for step in mountsteps.steps(one).template if step[0] == "bind"}
     assert bound.isdisjoint(mountsteps.guards(one))
