@@ -48,13 +48,13 @@ class Failure(Exception):
 
 
 _libc = _ctypes.dlopen(None, 0)  # type: ignore[arg-type]  # None is the program itself, as in ctypes.CDLL(None)
-_functions = {name: Function(_ctypes.dlsym(_libc, name)) for name in ("syscall", "prctl", "setrlimit", "ioctl")}
+functions = {name: Function(_ctypes.dlsym(_libc, name)) for name in ("syscall", "prctl", "setrlimit", "ioctl")}
 
 
 def call(name: str, *arguments: object, step: str = "") -> int:
     """Call a C function with integers and bytes. Raises Failure naming `step` when it says -1; without a step never."""
     values = [c_long(each) if isinstance(each, int) else each for each in arguments]
-    result = int(_functions[name](*values)) & FAILED
+    result = int(functions[name](*values)) & FAILED
     if result == FAILED and step:
         raise Failure(f"{step}: {posix.strerror(_ctypes.get_errno())}")
     return result

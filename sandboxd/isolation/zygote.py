@@ -42,6 +42,8 @@ CAPABILITY_V3 = 0x20080522
 SIOCGIFFLAGS, SIOCSIFFLAGS, IFF_UP = 0x8913, 0x8914, 1
 NOFILE, ENOUGH = 7, 512  # RLIMIT_NOFILE; above this many every descriptor of a box has room
 CHANGED = "what the sandbox is built from was replaced meanwhile; run the command again"
+NOTHING = child.c_long(0)
+CAPABILITIES = tuple([child.c_long(number) for number in range(64)])  # made once: each box goes through them
 
 
 class c_int(_ctypes._SimpleCData):  # type: ignore[type-arg]  # as in child
@@ -163,9 +165,10 @@ def forbid_namespaces(proc: int) -> None:
 
 def drop_bounding() -> None:
     """Empty the bounding set: nothing started from here can gain a capability, not even as uid 0."""
-    for number in range(64):
-        if call("prctl", PR_CAPBSET_DROP, number, 0, 0, 0) == child.FAILED:
-            return
+    prctl, drop = child.functions["prctl"], child.c_long(PR_CAPBSET_DROP)
+    for number in CAPABILITIES:
+        if int(prctl(drop, number, NOTHING, NOTHING, NOTHING)) & child.FAILED == child.FAILED:
+            return  # the kernel knows no more
 
 
 def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
