@@ -19,7 +19,11 @@ catalog     profiles, effect tables, what the trial runs showed
 consulting  hooks around a command, and the race of hooks and humans for the answer to an ASK
 tooluses    hooks around the use of a tool that a front-end runs itself
 confining   a decided command in its box
-engine      one request from text to result; the order of all stages stands in one function
+questions   what is asked about a command now, put to the judge
+decisions   where a decision goes: the record, and those who watch
+processing  one command from text to result; the order of all stages stands in one function
+executions  all executions, until they are forgotten; what is done to one from outside
+engine      the parts put together; sessions begin and end, configuration, status, the end
 api         the RPC methods, a few lines each
 daemon      composition root: config -> engine -> server
 client      the Python client

@@ -195,7 +195,7 @@ class BatchRun:
         self._driver.cancel()
         for call in self._calls.values():
             if call.job is not None:
-                self._engine.cancel(call.job.execution, CALLER_LEFT)
+                self._engine.executions.cancel(call.job.execution, CALLER_LEFT)
             if call.task is not None:
                 call.task.cancel()
         await asyncio.gather(self._driver, *self._tasks(), return_exceptions=True)
@@ -244,7 +244,7 @@ class BatchRun:
             call.refused = Result(EndKind.FAILED, 125, cause=str(error))
             self._inbox.put_nowait(Finished(call.key, How.OTHER))
             return
-        call.job = self._engine.job(execution)
+        call.job = self._engine.executions.job(execution)
         call.task = asyncio.create_task(self._follow(call, execution))
 
     async def _follow(self, call: _Call, execution: Execution) -> None:
@@ -257,7 +257,7 @@ class BatchRun:
         self._inbox.put_nowait(Finished(call.key, _how(call.job, execution.result)))
 
     async def _external(self, call: _Call, turn: Turn) -> None:
-        async with self._engine.turn(self._session, call.safe, None, turn):
+        async with self._engine.processing.turn(self._session, call.safe, None, turn):
             call.running = True
             self._out.put_nowait(MayStart(call.key))
             await call.ended.wait()
@@ -266,7 +266,7 @@ class BatchRun:
 
     def _cancel(self, call: _Call, cause: str) -> None:
         if call.job is not None:
-            self._engine.cancel(call.job.execution, cause)
+            self._engine.executions.cancel(call.job.execution, cause)
         elif call.running:
             self._out.put_nowait(MustStop(call.key, cause))  # it has its turn until it has stopped
         elif call.task is not None:

@@ -71,7 +71,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
                     if request.background and started:
                         return
         finally:
-            self._engine.let_go(execution, starter=True)
+            self._engine.executions.let_go(execution, starter=True)
 
     async def Attach(self, request: pb.ExecutionServiceAttachRequest, context: Any) -> AsyncIterator[Any]:
         execution = self._execution(request, context)
@@ -80,7 +80,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
                 async for event in events:
                     yield bundles.attached(event, execution.id, execution.text)
         finally:
-            self._engine.let_go(execution, starter=False)
+            self._engine.executions.let_go(execution, starter=False)
 
     async def RunBatch(self, request_iterator: Any, context: Any) -> AsyncIterator[Any]:
         first = await anext(request_iterator, None)
@@ -102,7 +102,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         self, request: pb.ExecutionServiceWriteStdinRequest, context: Any
     ) -> pb.ExecutionServiceWriteStdinResponse:
         execution = self._execution(request, context)
-        offset = await self._engine.write_stdin(execution, request.offset, requests.stdin_data(request), request.eof)
+        offset = await self._engine.executions.write_stdin(execution, request.offset, requests.stdin_data(request), request.eof)
         return pb.ExecutionServiceWriteStdinResponse(offset=offset)
 
     async def Resize(self, request: pb.ExecutionServiceResizeRequest, context: Any) -> pb.ExecutionServiceResizeResponse:
@@ -114,17 +114,17 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
         return pb.ExecutionServiceSignalResponse()
 
     async def Cancel(self, request: pb.ExecutionServiceCancelRequest, context: Any) -> pb.ExecutionServiceCancelResponse:
-        self._engine.cancel(self._execution(request, context), request.cause or CALLER_CANCELLED)
+        self._engine.executions.cancel(self._execution(request, context), request.cause or CALLER_CANCELLED)
         return pb.ExecutionServiceCancelResponse()
 
     async def Get(self, request: pb.ExecutionServiceGetRequest, context: Any) -> pb.ExecutionServiceGetResponse:
         execution = self._execution(request, context)
-        text = await self._engine.model_text(execution)
+        text = await self._engine.executions.model_text(execution)
         return pb.ExecutionServiceGetResponse(execution=_described(execution), model_text=convert.model_text(text))
 
     async def List(self, request: pb.ExecutionServiceListRequest, context: Any) -> pb.ExecutionServiceListResponse:
         session = self._access.scope(request.session_id, context)
-        found = self._engine.list_executions(session)
+        found = self._engine.executions.list(session)
         return pb.ExecutionServiceListResponse(executions=[_described(execution) for execution in reversed(found)])
 
     def _execution(self, request: Any, context: Any) -> Execution:
@@ -136,7 +136,7 @@ class Executions(execution_pb2_grpc.ExecutionServiceServicer):
             if found is None:
                 raise
             return found
-        return self._engine.execution(execution_id, session)
+        return self._engine.executions.get(execution_id, session)
 
 
 def _checked_use(checked: Checked) -> pb.ExecutionServiceCheckToolUseResponse:

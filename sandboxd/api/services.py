@@ -188,7 +188,7 @@ class Decisions(decision_pb2_grpc.DecisionServiceServicer):
         self, request: decision_pb2.DecisionServiceWatchRequest, context: Any
     ) -> AsyncIterator[decision_pb2.DecisionServiceWatchResponse]:
         session = self._access.scope(request.session_id, context)
-        async with followed(self._engine.watch_decisions()) as rows:
+        async with followed(self._engine.decisions.watch()) as rows:
             async for row in rows:
                 if session is None or row.session_id == session.id:
                     yield decision_pb2.DecisionServiceWatchResponse(decision=_decision(row))

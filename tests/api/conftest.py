@@ -73,10 +73,9 @@ class Wire:
 @pytest.fixture
 async def wire(house: House) -> AsyncIterator[Wire]:
     engine = house.engine
-    engine.config = dataclasses.replace(
+    engine.sessions.config = dataclasses.replace(
         engine.config, sessions=dataclasses.replace(engine.config.sessions, roots=(str(house.workspace.parent),))
     )
-    engine.sessions.config = engine.config
     # Not below tmp_path: the kernel takes at most 107 bytes as the path of a socket.
     with tempfile.TemporaryDirectory(prefix="sbxd-") as directory:
         servers: list[Server] = []

@@ -221,7 +221,7 @@ async def test_nothing_has_changed_after_all_attempts(wire: Wire, scene: Scene) 
         await refused(attempt(scene))
     assert [(state.id, state.mode, state.headless, state.cwd) for state in sessions.list()] == before
     assert [pending.id for pending in wire.house.engine.approvals.list()] == [scene.approval]
-    assert wire.house.engine.execution(scene.execution, None).result is None
+    assert wire.house.engine.executions.get(scene.execution, None).result is None
     assert not Path(wire.house.engine.dirs.user_rules).exists()
 
 

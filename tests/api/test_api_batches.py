@@ -270,7 +270,7 @@ async def test_a_caller_that_goes_takes_the_batch_along(session: AsyncSession, w
         await read.batch.run("waiting", "touch never")
         await read.printed("up", b"up")
     engine = wire.house.engine
-    for execution in engine.list_executions(None):
+    for execution in engine.executions.list(None):
         await execution.done.wait()
         assert execution.result is not None
         assert execution.result.cause == "caller_left"

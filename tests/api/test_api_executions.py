@@ -40,7 +40,7 @@ class Caller:
 
     def known(self, execution: str) -> Execution:
         """The engine's own."""
-        return self.wire.house.engine.execution(execution, None)
+        return self.wire.house.engine.executions.get(execution, None)
 
     async def state(self, execution: str) -> execution_pb2.Execution:
         answer = await self.stub.Get(execution_pb2.ExecutionServiceGetRequest(execution_id=execution))
@@ -248,7 +248,7 @@ async def test_invalid_requests_name_their_field(
     """An invalid request is an error with its field, nothing is judged, nothing runs."""
     code, error = await refused(caller.start(text, **fields))
     assert (code, getattr(error, "field", "")) == (status, field)
-    assert caller.wire.house.engine.list_executions(None) == ()
+    assert caller.wire.house.engine.executions.list(None) == ()
 
 
 async def test_a_draining_daemon_takes_nothing_new(caller: Caller) -> None:

@@ -22,7 +22,7 @@ Metadata = tuple[tuple[str, str], ...]
 def may_prompt(wire: Wire) -> None:
     engine = wire.house.engine
     approvals = dataclasses.replace(engine.config.approvals, front_end=True)
-    engine.config = engine.sessions.config = dataclasses.replace(engine.config, approvals=approvals)
+    engine.sessions.config = dataclasses.replace(engine.config, approvals=approvals)
 
 
 async def create(wire: Wire, proof: Metadata = (), **fields: Any) -> session_pb2.SessionServiceCreateResponse:

@@ -164,7 +164,7 @@ async def test_an_unanswered_question_is_a_deny(house: House) -> None:
 async def test_cancelling_closes_the_question_at_once(house: House) -> None:
     """From the moment of a cancel no answer is taken any more."""
     execution, approval = await asked(house, "touch made", house.session(headless=False))
-    house.engine.cancel(execution, "caller_left")
+    house.engine.executions.cancel(execution, "caller_left")
     with pytest.raises((RequestError, NotFound)):
         allow(house, approval)
     assert (await finish(execution))[0].end is EndKind.CANCELLED
@@ -177,7 +177,7 @@ async def test_a_steering_text_reaches_the_model(house: House) -> None:
     assert result.cause.startswith("blocked because ")
     assert "; instead: " in result.cause
     assert "\n" not in result.cause
-    text = await house.engine.model_text(house.engine.list_executions(None)[-1])
+    text = await house.engine.executions.model_text(house.engine.executions.list(None)[-1])
     assert text == ModelText(result.cause, whole=True)
 
 
@@ -426,7 +426,7 @@ async def test_facts_are_taken_anew_when_the_turn_comes_at_once(house: House, mo
     notes = house.workspace / "notes"
     notes.write_text("shown words\n")
     session = house.session()
-    turn = house.engine.turn
+    turn = house.engine.processing.turn
 
     @contextlib.asynccontextmanager
     async def swapped(*words: Any) -> AsyncIterator[None]:
@@ -435,7 +435,7 @@ async def test_facts_are_taken_anew_when_the_turn_comes_at_once(house: House, mo
             notes.symlink_to(key)
             yield
 
-    monkeypatch.setattr(house.engine, "turn", swapped)
+    monkeypatch.setattr(house.engine.processing, "turn", swapped)
     result, said, events = await house.run("cat notes", session)
     assert (result.end, said) == (EndKind.DENIED, ""), result
     (decided,) = (event for event in events if isinstance(event, Decided))
@@ -459,7 +459,7 @@ async def test_a_name_that_comes_to_mean_a_secret(house: House) -> None:
     async for event in second.events():
         if isinstance(event, Queued) and event.reason:
             break
-    await house.engine.write_stdin(first, 0, b"", eof=True)
+    await house.engine.executions.write_stdin(first, 0, b"", eof=True)
     assert (await finish(first))[0].code == 0
     result, said, events = await finish(second)
     assert (result.end, said) == (EndKind.DENIED, ""), result

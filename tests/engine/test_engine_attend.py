@@ -57,7 +57,7 @@ class Screen:
         self.shown = self.shown.partition(text)[2]
 
     async def type(self, keys: bytes, *, eof: bool = False) -> None:
-        self._typed = await self._house.engine.write_stdin(self.execution, self._typed, keys, eof)
+        self._typed = await self._house.engine.executions.write_stdin(self.execution, self._typed, keys, eof)
 
     async def close(self) -> None:
         await self._events.aclose()  # type: ignore[attr-defined]  # it is a generator
@@ -125,7 +125,7 @@ async def test_what_a_terminal_leaves_is_killed(house: House) -> None:
     )
     screen = await on_terminal(house, text, session)
     await screen.wait_for("up")
-    house.engine.cancel(screen.execution, "enough")
+    house.engine.executions.cancel(screen.execution, "enough")
     result, _, _ = await finish(screen.execution)
     assert (result.end, result.cause) == (EndKind.CANCELLED, "enough")
     assert not running("left-behind")
@@ -172,7 +172,7 @@ async def test_nobody_comes_back(house: House) -> None:
     request = Request("tail -f /dev/null", session.id, keep_on_disconnect=True, detach_ttl=0.05)
     execution = await house.engine.start(request, session)
     await until_started(execution)
-    house.engine.let_go(execution, starter=True)
+    house.engine.executions.let_go(execution, starter=True)
     async with asyncio.timeout(30):
         await execution.done.wait()
     assert execution.result is not None
@@ -185,20 +185,20 @@ async def test_somebody_comes_back(house: House) -> None:
     request = Request("echo up; tail -f /dev/null", session.id, background=True, detach_ttl=0.05)
     execution = await house.engine.start(request, session)
     await until_started(execution)
-    job = house.engine.job(execution)
+    job = house.engine.executions.job(execution)
     assert job is not None
     async with followed(execution) as events:
         await anext(events)
-        house.engine.let_go(execution, starter=True)
+        house.engine.executions.let_go(execution, starter=True)
         assert expiry(job) is None  # it is followed: no time runs
-    house.engine.let_go(execution, starter=False)
+    house.engine.executions.let_go(execution, starter=False)
     timer = expiry(job)
     assert timer is not None
     async with followed(execution) as events:
         await anext(events)
         timer._run()  # the time is over now
         assert not execution.cancelled.is_set()
-    house.engine.let_go(execution, starter=False)
+    house.engine.executions.let_go(execution, starter=False)
     async with asyncio.timeout(30):
         await execution.done.wait()
 
@@ -211,7 +211,7 @@ async def test_cancelled_before_its_first_step(house: House) -> None:
     """An execution that is cancelled as soon as it is started has its terminal event all the same."""
     session = house.session(Mode.BYPASS)
     execution = await house.engine.start(Request("echo no", session.id), session)
-    house.engine.cancel(execution, "never mind")
+    house.engine.executions.cancel(execution, "never mind")
     async with asyncio.timeout(30):
         result, printed, _ = await finish(execution)
     assert (result.end, result.cause, printed) == (EndKind.CANCELLED, "never mind", "")
@@ -221,13 +221,13 @@ async def test_kept_without_a_time_runs_to_its_end(house: House) -> None:
     """Without a time a kept command is not touched, and one that is not kept ends with its starter alone."""
     session = house.session(Mode.BYPASS)
     kept = await house.engine.start(Request("read x; echo $x", session.id, stdin=True, keep_on_disconnect=True), session)
-    house.engine.let_go(kept, starter=True)
-    await house.engine.write_stdin(kept, 0, b"on\n", True)
+    house.engine.executions.let_go(kept, starter=True)
+    await house.engine.executions.write_stdin(kept, 0, b"on\n", True)
     assert (await finish(kept))[1] == "on\n"
     plain = await house.engine.start(Request("tail -f /dev/null", session.id), session)
-    house.engine.let_go(plain, starter=False)
+    house.engine.executions.let_go(plain, starter=False)
     assert not plain.cancelled.is_set()
-    house.engine.let_go(plain, starter=True)
+    house.engine.executions.let_go(plain, starter=True)
     assert (await finish(plain))[0].cause == "caller_left"
 
 
@@ -236,17 +236,17 @@ async def test_stdin_of_an_interpreter_needs_its_standing(house: House) -> None:
     session = house.session(Mode.BYPASS)
     interpreter = await house.engine.start(Request("bash", session.id, stdin=True), session)
     await until_started(interpreter)
-    assert await house.engine.write_stdin(interpreter, 0, b"echo one\n", False) == 9
+    assert await house.engine.executions.write_stdin(interpreter, 0, b"echo one\n", False) == 9
     house.engine.sessions.update(session, session.owner_role, mode=Mode.PLAN)
     with pytest.raises(Forbidden, match="takes code"):
-        await house.engine.write_stdin(interpreter, 9, b"echo two\n", False)
+        await house.engine.executions.write_stdin(interpreter, 9, b"echo two\n", False)
     house.engine.sessions.update(session, session.owner_role, mode=Mode.BYPASS)
-    assert await house.engine.write_stdin(interpreter, 9, b"echo two\n", True) == 18
+    assert await house.engine.executions.write_stdin(interpreter, 9, b"echo two\n", True) == 18
     assert (await finish(interpreter))[1] == "one\ntwo\n"
     reader = await house.engine.start(Request("cat", session.id, stdin=True), session)
     await until_started(reader)
     house.engine.sessions.update(session, session.owner_role, mode=Mode.PLAN)
-    await house.engine.write_stdin(reader, 0, b"data\n", True)
+    await house.engine.executions.write_stdin(reader, 0, b"data\n", True)
     assert (await finish(reader))[1] == "data\n"
 
 
@@ -257,7 +257,7 @@ async def test_a_stored_result_is_readable_inside(house: House) -> None:
     result, _, _ = await finish(execution)
     assert result.spill_path.startswith(f"{house.engine.dirs.state}/spill/{session.id}/")
     assert stat.S_IMODE(os.stat(result.spill_path).st_mode) == 0o600
-    text = await house.engine.model_text(execution)
+    text = await house.engine.executions.model_text(execution)
     assert text is not None
     assert text.text.startswith("1\n2\n")
     assert text.text.endswith("19999\n20000\n")
@@ -276,7 +276,7 @@ async def test_an_exempt_reader_makes_no_loop(house: House) -> None:
     execution = await house.engine.start(Request("seq 200000", session.id, max_result_chars=-1), session)
     result, printed, _ = await finish(execution)
     assert result.spill_path == ""
-    text = await house.engine.model_text(execution)
+    text = await house.engine.executions.model_text(execution)
     assert text is not None
     assert text.text == printed
 
@@ -284,7 +284,7 @@ async def test_an_exempt_reader_makes_no_loop(house: House) -> None:
 async def test_long_commands_give_signs_of_life(house: House) -> None:
     """A command that runs long says so: how long, how much, and its last line; none of it is part of the history."""
     engine = house.engine
-    engine.config = dataclasses.replace(engine.config, run=dataclasses.replace(engine.config.run, heartbeat=0.02))
+    engine.sessions.config = dataclasses.replace(engine.config, run=dataclasses.replace(engine.config.run, heartbeat=0.02))
     session = house.session(Mode.BYPASS)
     text = r"printf 'first\n\033[32mlast line\033[0m\n'; read x"
     execution = await engine.start(Request(text, session.id, stdin=True), session)
@@ -296,7 +296,7 @@ async def test_long_commands_give_signs_of_life(house: House) -> None:
                 break
     assert beats[1].elapsed > beats[0].elapsed > 0
     assert {beat.last_line for beat in beats} == {"last line"}
-    await engine.write_stdin(execution, 0, b"\n", True)
+    await engine.executions.write_stdin(execution, 0, b"\n", True)
     _, _, events = await finish(execution)  # its numbers have no hole
     replay = [event async for event in execution.events()]
     assert not any(isinstance(event, Progress) for event in replay)

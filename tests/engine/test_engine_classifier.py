@@ -622,7 +622,7 @@ async def test_with_the_real_client(house: House, monkeypatch: pytest.MonkeyPatc
             server.arrived.get_nowait()
         execution = await house.engine.start(Request("python3 -c 'print(3)'", session.id), session)
         await server.arrived.get()
-        house.engine.cancel(execution, "test")
+        house.engine.executions.cancel(execution, "test")
         await server.left.get()
         assert (await finish(execution))[0].end is EndKind.CANCELLED
         spent = house.engine.status().classifier.spent

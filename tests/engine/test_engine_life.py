@@ -170,7 +170,7 @@ async def test_a_directory_that_became_a_link_is_not_believed(house: House) -> N
 async def test_cancel_ends_a_command_wherever_it_is(house: House) -> None:
     """Cancelled while it waits for a human, and while it runs: the terminal event says so, the question is gone."""
     execution, _ = await asked(house, "echo hi > out.txt", house.session(headless=False))
-    house.engine.cancel(execution, "client_gone")
+    house.engine.executions.cancel(execution, "client_gone")
     result, _, _ = await finish(execution)
     assert (result.end, result.cause) == (EndKind.CANCELLED, "client_gone")
     assert house.engine.approvals.list() == ()
@@ -178,7 +178,7 @@ async def test_cancel_ends_a_command_wherever_it_is(house: House) -> None:
     running = await house.engine.start(Request("echo up; sleep 60", session.id), session)
     async for event in running.events():
         if isinstance(event, Started):
-            house.engine.cancel(running, "client")
+            house.engine.executions.cancel(running, "client")
     assert running.result is not None
     assert running.result.end is EndKind.CANCELLED
 
@@ -213,7 +213,7 @@ async def test_a_missing_directory_is_an_error(house: House) -> None:
 async def test_bounds_and_draining(house: House) -> None:
     """Too many executions are RESOURCE_EXHAUSTED, a draining engine is UNAVAILABLE."""
     session = house.session()
-    house.engine.config = type(house.engine.config)(run=type(house.engine.config.run)(max_executions=1))
+    house.engine.sessions.config = type(house.engine.config)(run=type(house.engine.config.run)(max_executions=1))
     first = await house.engine.start(Request("pwd", session.id), session)
     with pytest.raises(Exhausted):
         await house.engine.start(Request("pwd", session.id), session)
@@ -242,7 +242,7 @@ async def test_decisions_are_watched(house: House) -> None:
     seen = []
 
     async def watch() -> None:
-        async for row in house.engine.watch_decisions():
+        async for row in house.engine.decisions.watch():
             seen.append(row.text)
             return
 
@@ -256,8 +256,7 @@ async def test_decisions_are_watched(house: House) -> None:
 async def test_agents_create_only_what_they_may(house: House) -> None:
     """The agent socket gets no looser mode, no allow rule, no foreign workspace, no unlisted environment name."""
     engine = house.engine
-    engine.config = type(engine.config)(sessions=type(engine.config.sessions)(roots=(str(house.workspace.parent),)))
-    engine.sessions.config = engine.config
+    engine.sessions.config = type(engine.config)(sessions=type(engine.config.sessions)(roots=(str(house.workspace.parent),)))
     good = SessionSpec(workspace=str(house.workspace))
     session = engine.sessions.create(good, Role.AGENT)
     for wrong in (
@@ -347,5 +346,5 @@ async def test_a_question_holds_up_nobody(house: House) -> None:
     execution, _ = await asked(house, "touch made", session)
     result, _, _ = await house.run("echo hi", session)
     assert (result.end, result.code) == (EndKind.EXITED, 0)
-    house.engine.cancel(execution, "test")
+    house.engine.executions.cancel(execution, "test")
     await finish(execution)

@@ -51,7 +51,7 @@ async def test_a_user_who_cannot_come_to_the_stored_results_is_told(house: House
     result, printed, _ = await house.run(LONG, session)
     assert (result.end, result.spill_path) == (EndKind.EXITED, "")
     assert [note for note in result.notes if "--state-dir" in note]
-    text = await house.engine.model_text(house.engine.list_executions(session)[0])
+    text = await house.engine.executions.model_text(house.engine.executions.list(session)[0])
     assert text is not None
     assert "the rest could not be stored" in text.text
     assert printed.endswith("20000\n")
