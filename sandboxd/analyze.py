@@ -139,7 +139,7 @@ class _Line:
     def _script(
         self, script: Script, bases: tuple[str, ...] | None, via: str, hints: tuple[str, ...], depth: int, span: Span | None
     ) -> None:
-        outer, above = self.functions, self.names
+        outer, above, counters = self.functions, self.names, self.counters
         if script.functions:
             self.functions = outer | frozenset(script.functions)
         home = self.context.home
@@ -169,6 +169,7 @@ class _Line:
             self._command(command, place, via, feed, depth, span)
         self.functions = outer
         self.names = above
+        self.counters = counters
 
     def _command(
         self,

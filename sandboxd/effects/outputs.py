@@ -18,7 +18,7 @@ _EXPANDS = frozenset((WordFlag.VARIABLE, WordFlag.SUBSTITUTION))
 # A revision as it is written; `rev-parse` prints it back when it does not know it.
 _REV = r"""(?:[A-Za-z0-9_.@/][\w.@/{}^~:-]*|'[A-Za-z0-9_.@/][\w.@/{}^~:-]*'|"[A-Za-z0-9_.@/][\w.@/{}^~:-]*")"""
 _NAME = r"[A-Za-z0-9_][\w.+-]*"
-_FILE = r"""(?:[\w./~][\w./-]*|"\$\w+"|"[\w./-]*")"""
+_FILE = r"""(?:[\w./~][\w./-]*|"\$\w+"|"[\w./][\w./-]*")"""
 # One word without blanks: object names, numbers, a path of PATH. Several lines of them are several such words.
 _WORDS = re.compile(
     rf"""\s*(?:
@@ -31,11 +31,11 @@ _WORDS = re.compile(
         | hash-object\s+{_FILE}
       )
       | (?:which|command\s+-v|type\s+-[pP])\s+{_NAME}
-      | date(?:\s+-u)?\s+["']?\+%[FYmdHMsTyj][\w%:.]*["']?(?:%[FYmdHMsTyj])?["']?
+      | date(?:\s+-u)?\s+["']?\+(?:%[FYmdHMSsTyj][\w:.-]*)+["']?
       | pgrep(?:\s+-[fxnoivu])*\s+{_NAME} | pidof(?:\s+-[sx])*\s+{_NAME} | lsof\s+-(?:ti|t\s+-i):?\s*:?\d+
       | nproc | arch | uname\s+-[mrsp] | id\s+-[ug]
       | wc\s+-[lcwm]\s*<\s*{_FILE}
-      | (?!.*\|\|)[^;&()`\n\\]*\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
+      | (?!.*\|\|)[^#;&()`\n\\]*\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
     )(?:\s+2>\s*/dev/null)?\s*\Z""",
     re.X,
 )
@@ -104,7 +104,9 @@ def _settled(word: Word, known: Known) -> Word:
         if splits and not (part.counts or _words(part, known)):
             return word
     flags = word.flags | {WordFlag.PLAIN}
-    if splits and all(part.kind is _LITERAL or part.counts or part.text in known.solid for part in parts):
+    if splits and all(
+        part.kind is _LITERAL or part.counts or (part.kind is _VARIABLE and part.text in known.solid) for part in parts
+    ):
         flags -= {WordFlag.SPLITS}
     return Word(word.span, parts, (), flags)
 

@@ -19,8 +19,10 @@ _LITERAL, _GLOB, _ARITHMETIC, _VARIABLE = PartKind.LITERAL, PartKind.GLOB, PartK
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%,=^][A-Za-z0-9_./:@%+,=^-]*\Z")
 # Text before the first command that is no assignment of a number: these are certainly made.
-_LEADING = re.compile(r"\s*(?:(?:[A-Za-z_]\w*=-?[0-9]{1,18}[ \t]*)+(?:;|\n|&&)\s*)+")
+_LEADING = re.compile(r"\s*(?:(?:[A-Za-z_]\w*=-?[0-9]{1,18}[ \t]*)+(?:;|\n)\s*)+")
 _LEADING_NAME = re.compile(r"([A-Za-z_]\w*)=")
+# The head of a loop that the text begins with, over words and substitutions, no quotes: in its body the variable is not empty.
+_LOOP = re.compile(r"""\s*for\s+([A-Za-z_]\w*)\s+in\s(?:[^;&|\n()`'"\\$]|\$\([^;\n()`'"\\]*\))*[;\n]\s*do\s""")
 # An expression of names, numbers and operators: no subscript, no substitution, no text.
 _EXPRESSION = re.compile(r"(?:[\s0-9+*/%()<>=!&|?:,~^-]|\$\{[A-Za-z_]\w*\}|\$?[A-Za-z_]\w*)*\Z")
 _NAME = re.compile(r"[A-Za-z_]\w*")
@@ -59,23 +61,23 @@ def names(script: Script, environment: Environment, functions: frozenset[str], s
     if not found or not functions.issubset(script.functions) or any(map(_hides, commands)):
         return around
     for command in commands:
-        if _head(command) in _SETTERS or any(WordFlag.ASSIGNS in word.flags for word in command.argv):
-            said = {name for word in command.argv for text in _texts(word) for name in _NAME.findall(text)}
-            found -= said
-    found = {name for name in found if _first(script.text, name)}
+        if _head(command) in _SETTERS:
+            found -= {name for word in command.argv[1:] for text in _texts(word) for name in found if _says(text, name)}
+    text = script.text.replace("\\\n", "")
+    found = {name for name in found if _first(text, name)}
     leading = _LEADING.match(script.text)
     certain = found & set(_LEADING_NAME.findall(leading[0])) if leading is not None else set()
     numbers = _kept(certain, commands, lambda word, kept: _number(word, kept))
-    rest = {name for name in found - numbers if _sets(script.text, name) == _assignments(commands, name)}
+    rest = {name for name in found - numbers if _sets(text, name) == _assignments(commands, name)}
     words = _kept(rest, commands, lambda word, _: _of_words(word, around))
     starts = _kept(rest, commands, lambda word, _: _of_starts(word, around))
-    set_by = [a for command in commands if command.kind is not CommandKind.WORDS for a in command.assignments]
-    bare = {assignment.name for assignment in set_by if assignment.value is None or not assignment.value.values}
-    return Names(functions, steady, frozenset(numbers), frozenset(words), frozenset(words - bare), frozenset(starts | words))
+    return Names(functions, steady, frozenset(numbers), frozenset(words), _solid(text) & words, frozenset(starts | words))
 
 
 def computes(command: Subcommand, numbers: frozenset[str]) -> bool:
     """Whether all that the command evaluates is arithmetic on numbers."""
+    if any(a.elements or a.subscript is not None for a in command.assignments):
+        return False
     values = [a.value for a in command.assignments if a.value is not None]
     parts = [part for word in (*command.argv, *values) if WordFlag.EVALUATES in word.flags for part in word.parts]
     if command.kind is CommandKind.ARITHMETIC:
@@ -137,7 +139,11 @@ def _of_starts(word: Word, around: Names) -> bool:
     if word.values:
         return all(value[:1] not in ("-", "+", "") for value in word.values)
     first = word.parts[0]
-    if first.kind is _LITERAL and first.text[0] not in "-+" and all(part.kind in (_LITERAL, _GLOB) for part in word.parts):
+    if (
+        first.kind is _LITERAL
+        and first.text[:1] not in ("-", "+", "")
+        and all(part.kind in (_LITERAL, _GLOB) for part in word.parts)
+    ):
         return True
     return _of_words(word, around) or (len(word.parts) == 1 and outputs.prints_path(first, around.functions))
 
@@ -151,8 +157,8 @@ def _hides(command: Subcommand) -> bool:
 
 
 def _sets(text: str, name: str) -> int:
-    """How often the text may give the name a value, arithmetic included."""
-    return len(re.findall(rf"(?:\+\+|--)\s*{name}\b|(?<![A-Za-z0-9_]){name}\s*(?:\+\+|--|[-+*/%&|^<>]*=(?!=))", text))
+    """How often the text may give the name a value, arithmetic and elements included."""
+    return len(re.findall(rf"(?:\+\+|--)\s*{name}\b|(?<![A-Za-z0-9_$]){name}\s*(?:\[|\+\+|--|[-+*/%&|^<>]*=(?!=))", text))
 
 
 def _assignments(commands: tuple[Subcommand, ...], name: str) -> int:
@@ -167,10 +173,26 @@ def _texts(word: Word) -> tuple[str, ...]:
     return word.values or tuple(part.text for part in word.parts)
 
 
+def _says(text: str, name: str) -> bool:
+    """Whether a word of a setter may name the variable: options hold it without a blank (`-vname`)."""
+    return name in text if text[:1] in ("-", "+") else name in _NAME.findall(text)
+
+
+def _solid(text: str) -> frozenset[str]:
+    """The variable of the loop that the text begins with, when nothing but the loop's body speaks of it."""
+    loop = _LOOP.match(text)
+    if loop is None:
+        return frozenset()
+    said, end = re.compile(rf"(?<![A-Za-z0-9_]){loop[1]}(?![A-Za-z0-9_])"), text.find("done", loop.end())
+    body = text[loop.end() : end]
+    sets = _sets(body, loop[1]) or re.search(rf"\bfor\s+{loop[1]}\b|\bselect\b", body)
+    return frozenset() if sets or len(said.findall(text)) != 1 + len(said.findall(body)) else frozenset((loop[1],))
+
+
 def _first(text: str, name: str) -> bool:
-    """Whether the first that the text says of the name is an assignment or the head of a loop."""
+    """Whether the first that the text says of the name is an assignment or the head of a loop, and no expansion assigns it."""
     match = re.search(rf"(?<![A-Za-z0-9_]){name}(?![A-Za-z0-9_])", text)
-    if match is None:
+    if match is None or f"{{{name}=" in text or f"{{{name}:=" in text:
         return False
     before = text[: match.start()]
     return text.startswith("=", match.end()) or re.search(r"\bfor\s+\Z", before) is not None

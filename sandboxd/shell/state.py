@@ -184,6 +184,8 @@ class State:
 
     def _only_numbers(self, word: Word) -> bool:
         """Whether every name that the word evaluates is a variable known to hold integers."""
+        if word.parts[0].text.startswith("["):
+            return False  # an element's subscript
         for part in word.parts:
             if part.kind is PartKind.ARITHMETIC:
                 if "[" in part.text or "$" in part.text or "`" in part.text or "=" in part.text.replace("==", ""):
