@@ -95,7 +95,7 @@ class NativeBox:
         poll.register(self._sock, select.POLLIN)
         while True:
             self.look()
-            if "B" in self._lines:
+            if self._pid:
                 return True
             if failure(self._lines) or self.ended():
                 return False

@@ -9,7 +9,7 @@ box       one for each command: process 1 of namespaces of its own, with a /proc
 Each has a SEQPACKET socket to the daemon. The end of that socket is the end of the daemon: the zygote then ends, and by the
 parent-death signal its templates and their boxes; a box also looks at its own socket.
 
-To the daemon: `B` a box that has its copy of the template's mounts · `R` ready, with what was seen · `P pid`, with a pidfd ·
+To the daemon: `P pid` a box that has its copy of the template's mounts, with a pidfd · `R` ready, with what was seen ·
 else the lines of `child`, where a box that has said how its command ended shuts its side down, and stays until the daemon
 closes the other: its tear-down then delays nobody.
 
@@ -178,22 +178,21 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
     `mounts_of` is (what polls this namespace's mounts, a list that is not empty once one has changed). The template stays
     even then: its end would be that of boxes that run.
     """
-    changed, seen_change = mounts_of
     said = fds[0]
-    since = -1
     try:
-        since = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)  # the box sees what changes from here on
-        if changed.poll(0):  # tells once; whoever is asked for next would copy the same lack
-            seen_change.append(True)
-        if seen_change or (value[0] is not None and value[0] != seen):
+        if has_changed(mounts_of) or (value[0] is not None and value[0] != seen):
             raise Failure(CHANGED)
         pidfd = c_int(-1)
         flags = child.CHLD | CLONE_PIDFD | NEWUSER | NEWNS | NEWPID | NEWIPC | NEWUTS | NEWCGROUP
         flags |= NEWNET if config["own_network"] else 0
         pid = call("syscall", mounts.SYS_CLONE, flags, 0, _ctypes.byref(pidfd), 0, 0, step="namespaces of a box")
         if pid == 0:
-            box(config, proc, fds, value[1], since)
+            box(config, proc, fds, value[1])
         fd = int(pidfd.value)
+        if has_changed(mounts_of):  # perhaps before the box had got its copy of them
+            posix.kill(pid, child.KILL)
+            posix.close(fd)
+            raise Failure(CHANGED)
         try:
             wire.tell(_socket.socket(fileno=posix.dup(said)), f"P {pid}", (fd,))
         except OSError:
@@ -201,35 +200,34 @@ def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tupl
         posix.close(fd)
     except (Failure, OSError) as error:
         tell(said, f"F {error}")
-    for fd in (*fds, *((since,) if since >= 0 else ())):
+    for fd in fds:
         posix.close(fd)
+
+
+def has_changed(mounts_of: tuple) -> bool:  # type: ignore[type-arg]  # see make_box
+    changed, seen_change = mounts_of
+    if changed.poll(0):  # tells once; whoever is asked for next would copy the same lack
+        seen_change.append(True)
+    return bool(seen_change)
 
 
 # -- the box -----------------------------------------------------------------------------------------------------------
 
 
-def box(config: dict, proc: int, fds: list, spare: bool, since: int) -> None:  # type: ignore[type-arg]  # as make_box
-    """A box's life; does not return. A `spare` one gets ready without pushing others from their processor.
-
-    `since` tells whether the template's mounts changed before this process had got its copy of them.
-    """
+def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignore[type-arg]  # as make_box
+    """A box's life; does not return. A `spare` one gets ready without pushing others from their processor."""
     status, *groups = fds
     waits, spare = spare, spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
     seen = None
     try:
         if spare:
             posix.sched_setscheduler(0, posix.SCHED_BATCH, posix.sched_param(0))
-        child.close_others([proc, since, *fds])
-        changed = select.poll()
-        changed.register(since, select.POLLPRI)
-        if changed.poll(0):
-            raise Failure(CHANGED)
-        tell(status, "B")
+        child.close_others([proc, *fds])
         sock = _socket.socket(fileno=status)
         child.join_groups(tuple(groups))
         map_ids(proc, config["uid"], config["gid"])
         forbid_namespaces(proc)
-        for fd in (proc, since, *groups):
+        for fd in (proc, *groups):
             posix.close(fd)
         die_with_parent(0)
         posix.setsid()
