@@ -17,7 +17,6 @@ _P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 QUICK = 0.002  # seconds
-SHARED = 4  # times that long may it take on another thread, where it waits for its turn with the interpreter
 
 
 class Pace:
@@ -36,12 +35,12 @@ class Pace:
     async def do(self, work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         """`work(*args)`; raises what it raises. On the loop's thread nothing else happens meanwhile."""
         if self.quick:
-            return self._timed(1, work, *args, **kwargs)
-        return await asyncio.to_thread(self._timed, SHARED, work, *args, **kwargs)
+            return self._timed(work, *args, **kwargs)
+        return await asyncio.to_thread(self._timed, work, *args, **kwargs)
 
-    def _timed(self, share: int, work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
+    def _timed(self, work: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> _T:
         began = time.monotonic()
         try:
             return work(*args, **kwargs)
         finally:
-            self._last = (time.monotonic() - began) / share
+            self._last = time.monotonic() - began
