@@ -357,9 +357,9 @@ class _Filling:
 _NESTS = ("command", "code.rest")
 # How values say that the contents of a file are meant: aws, az, gh, kubectl.
 _FILE_MARKS = ("@", "file://", "fileb://", "go-template-file=", "templatefile=", "jsonpath-file=", "custom-columns-file=")
-# A name that no tool takes for a file or an address.
 # The name of a configured remote, which is no address.
 _REMOTE = re.compile(r"[A-Za-z0-9_-]+")
+# A name that no tool takes for a file or an address.
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9@][\w@+.-]*(?:/[A-Za-z0-9@][\w@+.-]*)*(?<!\.rb)")
 # Opaque roles whose words are program text.
 _CODE = frozenset(("opaque.code", "opaque.script"))
