@@ -99,6 +99,7 @@ class _Inference:
         self.links: list[tuple[Word, Word]] = []
         self.clean = True
         self.lasting = True
+        self.expands = False  # whether a word of the argv is no plain literal
         self.wrapper = ""
         self.program = ""
         self.levels: list[str] = []
@@ -119,6 +120,7 @@ class _Inference:
             self._redirect(redirect)
         for word in command.argv:
             if word.flags:
+                self.expands = True
                 self._flags(word)
         if command.kind is _SIMPLE and command.argv:
             self._simple(command.argv)
@@ -259,10 +261,8 @@ class _Inference:
         if not table.builtin:
             self.effects.append(Effect(_EXEC, table.root.id, head.span, name))
             self.program = name
-        for word in words:
-            if word.flags and not word.values:
-                words = settle(words, self._known(name))
-                break
+        if self.expands:
+            words = settle(words, self._known(name))
         if name == "command" and len(words) > 2 and words[1].value in _LOOKS_UP:
             # Whatever stands behind, it is only looked up.
             words = (*words[:2], argv.literal("--", words[1].span), *words[2:])
