@@ -7,15 +7,14 @@ Nothing here looks at the disk. `analyze` never raises: whatever goes wrong is a
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from functools import lru_cache
 
 from sandboxd.effects.call import Nested
-from sandboxd.effects.environment import Environment
+from sandboxd.effects.hints import held, standard_input
 from sandboxd.effects.infer import Context, Inferred, infer
 from sandboxd.effects.tables import Tables
-from sandboxd.effects.targets import Place, fragments, resolve
-from sandboxd.effects.variables import Names, computes, names
+from sandboxd.effects.targets import Place, resolve
+from sandboxd.effects.variables import Names, computes, counter, counters, names
 from sandboxd.globs import literal_prefix
 from sandboxd.model import (
     Act,
@@ -27,13 +26,11 @@ from sandboxd.model import (
     Effect,
     EffectKind,
     GitUse,
-    PartKind,
     RedirectOp,
     Script,
     Span,
     Subcommand,
     Unparsed,
-    Word,
 )
 from sandboxd.paths import expand_home, is_within, join, normalize
 from sandboxd.shell.script import parse
@@ -139,25 +136,26 @@ class _Line:
     def _script(
         self, script: Script, bases: tuple[str, ...] | None, via: str, hints: tuple[str, ...], depth: int, span: Span | None
     ) -> None:
-        outer, above, counters = self.functions, self.names, self.counters
+        outer, above, counting = self.functions, self.names, self.counters
         if script.functions:
-            self.functions = outer | frozenset(script.functions)
+            self.functions |= frozenset(script.functions)
         home = self.context.home
-        assigns = False
+        assigns = expands = False
         for command in script.subcommands:
             for assignment in command.assignments:
                 assigns = True
+                expands = expands or (assignment.value is not None and not assignment.value.values)
                 if assignment.name in ("HOME", "PWD"):
                     self.known = ()
         place = Place(bases, home, self.known)
         if self.placed and self.steady:
             self.steady = not any(_sets_place(command) for command in script.subcommands)
-        about = _hints(script, hints, place)
-        if assigns:
+        about = held(script, hints, place)
+        if assigns and (expands or any(map(_expands, script.subcommands))):
             self.names = names(script, self.tables.environment, self.functions, self.steady)
         elif self.functions or self.names is not _NAMELESS or not self.steady:
             self.names = Names(self.functions, self.steady)
-        self.counters = _counters(script, self.tables.environment)
+        self.counters = counters(script, self.tables.environment)
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
             place = Place(bases, home, self.known, about)
@@ -165,11 +163,11 @@ class _Line:
             cwds = _places(command.cwds, bases, home)
             if cwds != place.cwds:
                 place = Place(cwds, home, self.known, about)
-            feed = _feed(command, place, feeds)
+            feed = standard_input(command, place, feeds)
             self._command(command, place, via, feed, depth, span)
         self.functions = outer
         self.names = above
-        self.counters = counters
+        self.counters = counting
 
     def _command(
         self,
@@ -183,7 +181,7 @@ class _Line:
     ) -> AnalyzedCommand:
         environment = self.tables.environment
         numbers = self.names.numbers
-        counts = command.kind is _ARITHMETIC and _counter(command) in self.counters
+        counts = command.kind is _ARITHMETIC and counter(command) in self.counters
         if numbers and not counts:
             counts = computes(command, numbers)
         context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span, self.names)
@@ -263,6 +261,11 @@ class _Line:
                         self.links.append((new.path, target.path))
 
 
+def _expands(command: Subcommand) -> bool:
+    """Whether a word becomes what is not known yet."""
+    return any(word.flags and not word.values for word in command.argv)
+
+
 def _sets_place(command: Subcommand) -> bool:
     """Whether the command may give HOME or PWD another value: an assignment, or a word that names one of them."""
     return any(assignment.name in ("HOME", "PWD") for assignment in command.assignments) or any(
@@ -292,140 +295,10 @@ def _places(cwds: tuple[str, ...] | None, bases: tuple[str, ...] | None, home: s
     return tuple(dict.fromkeys(out))
 
 
-def _feed(command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
-    """Literal pieces that come in by standard input: here-texts, and the words of the commands before it in the pipeline."""
-    texts: tuple[str, ...] = ()
-    for redirect in command.redirects:
-        if redirect.op is _HEREDOC or redirect.op is _HERESTRING:
-            texts = (*texts, *_lines(redirect.target, place))
-    before = feeds.get(command.pipeline, ()) if command.piped_in else ()
-    if command.piped_out:
-        own = () if command.argv and command.argv[0].value == "grep" else tuple(_said(command.argv, place))
-        feeds[command.pipeline] = (*before, *texts, *own)
-    return (*before, *texts)
-
-
-def _said(argv: tuple[Word, ...], place: Place) -> Iterable[str]:
-    """Words of a command that its output may hold: not options, not what follows a negation."""
-    previous: str | None = ""
-    lines = bool(argv) and argv[0].value == "printf"
-    for at, word in enumerate(argv[1:], 1):
-        value = word.value
-        negated = previous is not None and previous.startswith("-") and argv[at - 2].value in ("!", "-not")
-        if not (value or "").startswith("-") and not negated:
-            for piece in fragments(word, place):
-                if lines and "\\n" in piece:
-                    yield from filter(None, piece.split("\\n"))
-                else:
-                    yield piece
-        previous = value
-
-
-def _lines(word: Word, place: Place) -> tuple[str, ...]:
-    return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
-
-
 _NAMELESS = Names(steady=True)
 _NAMES_PLACE = re.compile(r"(?<![$A-Za-z0-9_{])(?:PWD|HOME)(?![A-Za-z0-9_])")
 # What runs text at another time than where it stands, and so may set a variable before a command that stands in front of it.
 _MOVING = re.compile(r"eval|trap")
-_NOWHERE = Place(None, "")
-# Builtins that give variables their values, or say what another may read.
-_FILLING = frozenset(
-    ("set", "read", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local", "readonly")
-)
-
-
-def _hints(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[str, tuple[str, ...]], ...]:
-    """Literal pieces that variables may hold: positional parameters, names that `read` fills, `printf -v`, and what is
-    assigned from a place that `start` knows (`x=$HOME`)."""
-    out: list[tuple[str, tuple[str, ...]]] = []
-    positional = list(given)
-    place = _NOWHERE
-    texts: list[str] = []
-    readers: list[str] = []
-    carried: list[str] = []  # names that are given a positional parameter
-    lists: list[str] = []  # what loops run over; which variable they fill is not told
-    for command in script.subcommands:
-        for redirect in command.redirects:
-            if redirect.op in (_HEREDOC, _HERESTRING):
-                texts.extend(_lines(redirect.target, place))
-        name = command.argv[0].value if command.argv else None
-        if name is None or (name not in _FILLING and name not in script.functions):
-            pass
-        elif name == "set" or name in script.functions:
-            positional.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
-        elif name in ("read", "mapfile", "readarray"):
-            readers.extend(word.value for word in command.argv[1:] if word.value and not word.value.startswith("-"))
-        elif name == "printf" and len(command.argv) > 3 and command.argv[1].value == "-v":
-            pieces = [word.value or "" for word in command.argv[3:]]
-            text = pieces[0]
-            for piece in pieces[1:]:
-                text = text.replace("%s", piece, 1)
-            out.append((command.argv[2].value or "*", (text, *pieces[1:])))
-        elif name in ("export", "declare", "typeset", "local", "readonly"):
-            for word in command.argv[1:]:
-                if _carries(word):
-                    carried.append(word.prefix.partition("=")[0])
-                for piece in fragments(word, start):
-                    variable, equals, value = piece.partition("=")
-                    if equals and value and variable.isidentifier():
-                        out.append((variable, (value,)))
-        elif name in ("echo", "printf") and command.piped_out:
-            texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
-        for assignment in command.assignments:
-            if assignment.elements:
-                pieces = [piece for word in assignment.elements for piece in fragments(word, place)]
-                out.append((assignment.name, (*pieces, "/".join(pieces))))
-            elif assignment.value is not None and not assignment.value.values:
-                targets = (target.path for target in resolve(assignment.value, start) if not target.pattern)
-                found = tuple(path for path in targets if path is not None) or fragments(assignment.value, start)
-                if found:
-                    out.append((assignment.name, found))
-                if _carries(assignment.value):
-                    carried.append(assignment.name)
-        if command.kind is _WORDS:
-            lists.extend(piece for word in command.argv for piece in fragments(word, start))
-    if lists:
-        out.append(("*", tuple(lists)))
-    if positional:
-        out.extend((name, tuple(positional)) for name in carried)
-        out.extend((name, tuple(positional)) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
-    if texts:
-        out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
-    return tuple(out)
-
-
-def _carries(word: Word) -> bool:
-    """Whether the word holds a positional parameter."""
-    return any(part.kind is PartKind.VARIABLE and (part.text.isdigit() or part.text in ("@", "*")) for part in word.parts)
-
-
-_COUNTING = re.compile(
-    r"\s*([A-Za-z_]\w*)\s*=\s*\d+\s*;\s*\1\s*[<>]=?\s*\d+\s*;\s*(?:\1\s*(?:\+\+|--|[-+]=\s*\d+)|(?:\+\+|--)\s*\1)\s*\Z"
-)
-
-
-def _counter(command: Subcommand) -> str | None:
-    """The variable of `for ((i=0; i<3; i++))` when the head is no more than that."""
-    word = command.argv[1] if len(command.argv) == 2 else None
-    match = _COUNTING.match(word.parts[0].text) if word is not None and len(word.parts) == 1 else None
-    return match[1] if match is not None else None
-
-
-def _counters(script: Script, environment: Environment) -> frozenset[str]:
-    """Counters of counting loops that nothing else in the text can set: arithmetic on them evaluates numbers only."""
-    heads = [_counter(command) for command in script.subcommands if command.kind is _ARITHMETIC]
-    found = {name for name in heads if name is not None and environment.ordinary(name)}
-    for command in script.subcommands if found else ():
-        if command.kind is _WORDS:
-            return frozenset()
-        found.difference_update(assignment.name for assignment in command.assignments)
-        texts = [word.value if word.value is not None else word.prefix for word in command.argv]
-        found.difference_update([name for name in found if any(name in text for text in texts[:1] + texts[2:])])
-        if command.kind is not _ARITHMETIC:
-            found.difference_update([name for name in found if any(name in text for text in texts)])
-    return frozenset(found)
 
 
 def _reads(effect: Effect) -> bool:

@@ -196,3 +196,30 @@ def _first(text: str, name: str) -> bool:
         return False
     before = text[: match.start()]
     return text.startswith("=", match.end()) or re.search(r"\bfor\s+\Z", before) is not None
+
+
+_COUNTING = re.compile(
+    r"\s*([A-Za-z_]\w*)\s*=\s*\d+\s*;\s*\1\s*[<>]=?\s*\d+\s*;\s*(?:\1\s*(?:\+\+|--|[-+]=\s*\d+)|(?:\+\+|--)\s*\1)\s*\Z"
+)
+
+
+def counter(command: Subcommand) -> str | None:
+    """The variable of `for ((i=0; i<3; i++))` when the head is no more than that."""
+    word = command.argv[1] if len(command.argv) == 2 else None
+    match = _COUNTING.match(word.parts[0].text) if word is not None and len(word.parts) == 1 else None
+    return match[1] if match is not None else None
+
+
+def counters(script: Script, environment: Environment) -> frozenset[str]:
+    """Counters of counting loops that nothing else in the text can set: arithmetic on them evaluates numbers only."""
+    heads = [counter(command) for command in script.subcommands if command.kind is CommandKind.ARITHMETIC]
+    found = {name for name in heads if name is not None and environment.ordinary(name)}
+    for command in script.subcommands if found else ():
+        if command.kind is CommandKind.WORDS:
+            return frozenset()
+        found.difference_update(assignment.name for assignment in command.assignments)
+        texts = [word.value if word.value is not None else word.prefix for word in command.argv]
+        found.difference_update([name for name in found if any(name in text for text in texts[:1] + texts[2:])])
+        if command.kind is not CommandKind.ARITHMETIC:
+            found.difference_update([name for name in found if any(name in text for text in texts)])
+    return frozenset(found)

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Literal pieces that variables and standard input may hold: evidence for what a word that is not known can name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from sandboxd.effects.targets import Place, fragments, resolve
+from sandboxd.model import CommandKind, PartKind, RedirectOp, Script, Subcommand, Word
+
+_HEREDOC, _HERESTRING = RedirectOp.HEREDOC, RedirectOp.HERESTRING  # looked up slowly in Python 3.11
+_WORDS = CommandKind.WORDS
+_NOWHERE = Place(None, "")
+# Builtins that give variables their values, or say what another may read.
+_FILLING = frozenset(
+    ("set", "read", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local", "readonly")
+)
+
+
+def standard_input(command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
+    """Literal pieces that come in by standard input: here-texts, and the words of the commands before it in the pipeline."""
+    texts: tuple[str, ...] = ()
+    for redirect in command.redirects:
+        if redirect.op is _HEREDOC or redirect.op is _HERESTRING:
+            texts = (*texts, *_lines(redirect.target, place))
+    before = feeds.get(command.pipeline, ()) if command.piped_in else ()
+    if command.piped_out:
+        own = () if command.argv and command.argv[0].value == "grep" else tuple(_said(command.argv, place))
+        feeds[command.pipeline] = (*before, *texts, *own)
+    return (*before, *texts)
+
+
+def _said(argv: tuple[Word, ...], place: Place) -> Iterable[str]:
+    """Words of a command that its output may hold: not options, not what follows a negation."""
+    previous: str | None = ""
+    lines = bool(argv) and argv[0].value == "printf"
+    for at, word in enumerate(argv[1:], 1):
+        value = word.value
+        negated = previous is not None and previous.startswith("-") and argv[at - 2].value in ("!", "-not")
+        if not (value or "").startswith("-") and not negated:
+            for piece in fragments(word, place):
+                if lines and "\\n" in piece:
+                    yield from filter(None, piece.split("\\n"))
+                else:
+                    yield piece
+        previous = value
+
+
+def _lines(word: Word, place: Place) -> tuple[str, ...]:
+    return tuple(line for piece in fragments(word, place) for line in piece.splitlines() if line)
+
+
+def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """Literal pieces that variables may hold: positional parameters, names that `read` fills, `printf -v`, and what is
+    assigned from a place that `start` knows (`x=$HOME`)."""
+    out: list[tuple[str, tuple[str, ...]]] = []
+    positional = list(given)
+    place = _NOWHERE
+    texts: list[str] = []
+    readers: list[str] = []
+    carried: list[str] = []  # names that are given a positional parameter
+    lists: list[str] = []  # what loops run over; which variable they fill is not told
+    for command in script.subcommands:
+        for redirect in command.redirects:
+            if redirect.op in (_HEREDOC, _HERESTRING):
+                texts.extend(_lines(redirect.target, place))
+        name = command.argv[0].value if command.argv else None
+        if name is None or (name not in _FILLING and name not in script.functions):
+            pass
+        elif name == "set" or name in script.functions:
+            positional.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+        elif name in ("read", "mapfile", "readarray"):
+            readers.extend(word.value for word in command.argv[1:] if word.value and not word.value.startswith("-"))
+        elif name == "printf" and len(command.argv) > 3 and command.argv[1].value == "-v":
+            pieces = [word.value or "" for word in command.argv[3:]]
+            text = pieces[0]
+            for piece in pieces[1:]:
+                text = text.replace("%s", piece, 1)
+            out.append((command.argv[2].value or "*", (text, *pieces[1:])))
+        elif name in ("export", "declare", "typeset", "local", "readonly"):
+            for word in command.argv[1:]:
+                if _carries(word):
+                    carried.append(word.prefix.partition("=")[0])
+                for piece in fragments(word, start):
+                    variable, equals, value = piece.partition("=")
+                    if equals and value and variable.isidentifier():
+                        out.append((variable, (value,)))
+        elif name in ("echo", "printf") and command.piped_out:
+            texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+        for assignment in command.assignments:
+            if assignment.elements:
+                pieces = [piece for word in assignment.elements for piece in fragments(word, place)]
+                out.append((assignment.name, (*pieces, "/".join(pieces))))
+            elif assignment.value is not None and not assignment.value.values:
+                targets = (target.path for target in resolve(assignment.value, start) if not target.pattern)
+                found = tuple(path for path in targets if path is not None) or fragments(assignment.value, start)
+                if found:
+                    out.append((assignment.name, found))
+                if _carries(assignment.value):
+                    carried.append(assignment.name)
+        if command.kind is _WORDS:
+            lists.extend(piece for word in command.argv for piece in fragments(word, start))
+    if lists:
+        out.append(("*", tuple(lists)))
+    if positional:
+        out.extend((name, tuple(positional)) for name in carried)
+        out.extend((name, tuple(positional)) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
+    if texts:
+        out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
+    return tuple(out)
+
+
+def _carries(word: Word) -> bool:
+    """Whether the word holds a positional parameter."""
+    return any(part.kind is PartKind.VARIABLE and (part.text.isdigit() or part.text in ("@", "*")) for part in word.parts)
