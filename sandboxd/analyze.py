@@ -140,8 +140,9 @@ class _Line:
         if script.functions:
             self.functions |= frozenset(script.functions)
         home = self.context.home
-        assigns = expands = False
+        assigns = expands = counts = False
         for command in script.subcommands:
+            counts = counts or command.kind is _ARITHMETIC
             for assignment in command.assignments:
                 assigns = True
                 expands = expands or (assignment.value is not None and not assignment.value.values)
@@ -155,7 +156,7 @@ class _Line:
             self.names = names(script, self.tables.environment, self.functions, self.steady)
         elif self.functions or self.names is not _NAMELESS or not self.steady:
             self.names = Names(self.functions, self.steady)
-        self.counters = counters(script, self.tables.environment)
+        self.counters = counters(script, self.tables.environment) if counts else frozenset()
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
             place = Place(bases, home, self.known, about)
