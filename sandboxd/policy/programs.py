@@ -14,6 +14,7 @@ import re
 from dataclasses import dataclass
 
 from sandboxd.model import AnalyzedCommand
+from sandboxd.policy.destinations import DESTINATIONS
 from sandboxd.policy.gittouch import (
     ASKS,
     HELP,
@@ -112,7 +113,7 @@ _DESTROYERS = frozenset(
     ("systemctl", "init", "telinit", "kexec", "wipefs", "cryptsetup", "sysctl", *_POWER, *_PARTITIONERS, *_CONTAINERS)
 )
 _INTERESTING = frozenset(
-    ("git", "chmod", *(_DESTROYERS | PRIVILEGE | _RUNNERS | INSTALLERS.keys() | _ALIASES.keys())),
+    ("git", "chmod", *(_DESTROYERS | PRIVILEGE | _RUNNERS | INSTALLERS.keys() | _ALIASES.keys() | DESTINATIONS.keys())),
 )
 
 
@@ -249,7 +250,9 @@ def _install(argv: Argv) -> str | None:
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i(?:\..*)?|--in-?place(?:=.*)?|-w|--write|--fix|--overwrite")
 _OUTPUT = re.compile(r"-o|--out(?:put|file)?(?:-file)?")
 _SEARCHERS = re.compile(r".*grep|ack|ag|rg|less|more|curl")
-_EDITORS = word_set("ed red ex vi vim nvim gvim nano pico emacs emacsclient micro joe jed kak hx mcedit")
+_EDITORS = word_set(
+    "ed red ex vi vim nvim gvim nano pico emacs emacsclient micro joe jed kak hx mcedit code codium gedit kate subl"
+)
 _SHELLS = word_set("sh bash dash zsh ksh ash")
 _MULTICALL = word_set("busybox toybox parallel rush")
 _WRITERS = _EDITORS | _SHELLS | _MULTICALL

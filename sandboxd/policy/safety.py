@@ -15,6 +15,7 @@ from sandboxd import killswitch
 from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, PartKind, Sensitivity, WordFlag
 from sandboxd.paths import is_within, join, normalize
 from sandboxd.policy import programs
+from sandboxd.policy.destinations import destination
 from sandboxd.policy.gittouch import Argv
 from sandboxd.sensitive import sensitivity
 
@@ -148,6 +149,10 @@ class _Look:
         why = programs.touch(argv)
         if why is not None:
             self.touches.append(Finding("protected.program", f"`{_short(argv)}` {why}", command))
+        path = destination(argv, command.subcommand.argv)
+        if path is not None:
+            text = f"`{argv[0]}` would write to `{path}`, which is protected"
+            self.touches.append(Finding("protected.program", text, command))
 
     def _code(self, command: AnalyzedCommand, effect: Effect) -> None:
         """Effects that are themselves the reason."""

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Where programs write that no effect table reads: which of their words name a destination.
+
+Copying clients of clouds and clusters, converters, makers of environments, programs whose words are little scripts: the
+tables call them opaque, and a mention is no evidence there. A protected name in the place of a destination is.
+
+To add one: a row in `DESTINATIONS`, and a row in tests/corpus/policy_touch.jsonl.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from sandboxd.killswitch import protected_fragments
+from sandboxd.model import PartKind, Word
+from sandboxd.policy.gittouch import Argv, is_protected, word_set
+
+_NONE: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Which words are written: the `last` operand, the `second`, `every` one, the values of `options`, what group 1 of `pattern`
+    finds in a word. `verbs`: only when one of these stands among the first operands; `less`: an ending that the tool
+    takes off; `unless`: nothing is written beside one of these options, or by this subcommand."""
+
+    last: bool = False
+    every: bool = False
+    second: bool = False
+    options: frozenset[str] = _NONE
+    verbs: frozenset[str] = _NONE
+    valued: frozenset[str] = _NONE
+    pattern: re.Pattern[str] | None = None
+    less: re.Pattern[str] | None = None
+    unless: frozenset[str] = _NONE
+
+
+_LAST, _EVERY = Destination(last=True), Destination(every=True)
+_COPIES = word_set("cp mv sync rsync mirror")
+_UNPACKED = Destination(
+    every=True, less=re.compile(r"\.(?:gz|z|tgz|bz2|xz|lzma|zst|lz4|Z)\Z"), unless=word_set("-c --stdout -t --test -l --list")
+)
+_EDITOR = Destination(pattern=re.compile(r"(?:^|[\s|:+])(?:w|wq|sav|saveas|write)!?\s+(\S+)"))
+_PIP = Destination(
+    verbs=word_set("install download wheel"), options=word_set("-d --dest -t --target --prefix --root -w --wheel-dir --src")
+)
+_NODE = Destination(
+    verbs=word_set("install i ci add update uninstall"), options=word_set("--prefix -C --dir --cwd --modules-folder")
+)
+
+DESTINATIONS: dict[str, Destination] = {
+    **dict.fromkeys(word_set("convert composite montage mogrify wkhtmltopdf wkhtmltoimage ditto pax virtualenv"), _LAST),
+    "magick": Destination(last=True, unless=word_set("identify compare")),
+    **dict.fromkeys(word_set("rename prename perl-rename file-rename mmv"), _EVERY),
+    **dict.fromkeys(
+        word_set("kubectl oc aws gsutil s3cmd mc gcloud azcopy"), Destination(last=True, verbs=_COPIES | {"copy", "scp"})
+    ),
+    "rclone": Destination(
+        last=True,
+        verbs=word_set("copy copyto copyurl move moveto sync bisync delete deletefile purge rmdir rmdirs mkdir touch"),
+    ),
+    "svn": Destination(last=True, verbs=word_set("co checkout export")),
+    "hg": Destination(last=True, verbs=word_set("clone init")),
+    **dict.fromkeys(
+        word_set("python python3"),
+        Destination(last=True, verbs=word_set("venv virtualenv zipfile tarfile"), unless=word_set("-c -l --list -t --test")),
+    ),
+    "jar": Destination(second=True, verbs=word_set("c cf cvf cfm cvfm cfe cvfe cfM u uf uvf i")),
+    "ar": Destination(second=True, verbs=word_set("r rc rcs rcu rcsD rv cr crs cru crv ru q qc qcs d m s")),
+    "script": Destination(last=True, valued=word_set("-c --command -E --echo -m --logging-format -o --output-limit")),
+    "logrotate": Destination(options=word_set("-s --state -l --log")),
+    "ssh-keygen": Destination(options=word_set("-f"), unless=word_set("-l -F -y -e -B -lf -yf -lvf")),
+    "gh": Destination(options=word_set("-D --dir -O --output"), verbs=word_set("download")),
+    **dict.fromkeys(word_set("pip pip3"), _PIP),
+    **dict.fromkeys(word_set("npm pnpm yarn"), _NODE),
+    "cargo": Destination(options=word_set("--root --target-dir --out-dir")),
+    "cmake": Destination(options=word_set("-B --prefix")),
+    "tsc": Destination(options=word_set("--outDir --outFile --declarationDir --tsBuildInfoFile")),
+    "bsdtar": Destination(options=word_set("-C --cd --directory")),
+    "sqlite3": Destination(
+        pattern=re.compile(
+            r"(?i)(?:\.(?:output|once|backup|save|clone|log|trace)\s+(?:main\s+)?|\bvacuum\s+into\s+|\battach\s+)['\"]?([^'\"\s;]+)"
+        )
+    ),
+    "socat": Destination(pattern=re.compile(r"(?i)(?:\A|!!)(?:file|open|create|creat|gopen|pipe|unix-listen):([^,!]+)")),
+    **dict.fromkeys(word_set("gunzip unxz bunzip2 unzstd unlzma uncompress"), _UNPACKED),
+    **dict.fromkeys(word_set("vi vim nvim ex gvim rvim vimdiff"), _EDITOR),
+}
+
+
+def destination(argv: Argv, words: tuple[Word, ...]) -> str | None:
+    """The protected destination of a command that `DESTINATIONS` knows, as its line spells it. `words` are those of the
+    line, of which the last may be one that is not known and still says enough: `~/.bashrc`, `"$d/.git"`."""
+    if not argv or argv[0] is None:
+        return None
+    rule = DESTINATIONS.get(argv[0].rpartition("/")[2])
+    if rule is None:
+        return None
+    operands: list[str | None] = []
+    named: list[str | None] = []
+    at = 1
+    while at < len(argv):
+        word = argv[at]
+        at += 1
+        option, sign, value = ("", "", "") if word is None else word.partition("=")
+        if word is None or not word.startswith("-") or word == "-":
+            operands.append(word)
+        elif option in rule.unless:
+            return None
+        elif option in rule.options:
+            named.append(value if sign else argv[at] if at < len(argv) else "")
+            at += not sign
+        elif word in rule.valued:
+            at += 1
+    if operands and operands[0] in rule.unless:
+        return None
+    if rule.verbs and rule.verbs.isdisjoint(operands[:3]):
+        return None
+    if rule.last:
+        named += operands[-1:]
+    elif rule.second:
+        named += operands[1:2]
+    elif rule.every:
+        named += operands
+    if rule.pattern is not None:
+        named += [found for word in argv[1:] if word is not None for found in rule.pattern.findall(word)]
+    for word in named:
+        path = _spelled(words) if word is None else word if rule.less is None else rule.less.sub("", word)
+        if path is not None and (word is None or is_protected(path)):
+            return path
+    return None
+
+
+def _spelled(words: tuple[Word, ...]) -> str | None:
+    """The last word's literal text, when that names something protected."""
+    if not words or words[-1].values:
+        return None
+    texts = tuple(part.text for part in words[-1].parts if part.kind is PartKind.LITERAL)
+    return "".join(texts) if protected_fragments(texts) is not None else None
