@@ -156,7 +156,7 @@ class _Line:
             self.names = names(script, self.tables.environment, self.functions, self.steady)
         elif self.functions or self.names is not _NAMELESS or not self.steady:
             self.names = Names(self.functions, self.steady)
-        self.counters = counters(script, self.tables.environment) if counts else frozenset()
+        self.counters = counters(script, self.tables.environment, self.functions) if counts else frozenset()
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
             place = Place(bases, home, self.known, about)

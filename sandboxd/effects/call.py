@@ -66,6 +66,7 @@ class Call:
     clean: bool = True  # whether the environment it gives to others is known to be harmless
     moved: bool = False  # whether an option changed its directory
     nested_done: bool = False
+    compares: bool = False  # whether all that `[[` compares as numbers are numbers
     sends: bool = False  # whether data of this machine goes to the hosts it talks to
     effects: list[Effect] = field(default_factory=list)
     nested: list[Nested] = field(default_factory=list)

@@ -17,7 +17,7 @@ from sandboxd.effects.outputs import settle
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.rows import Table
 from sandboxd.effects.targets import Place, fragments, resolve
-from sandboxd.effects.variables import Names
+from sandboxd.effects.variables import Names, compares
 from sandboxd.errors import TableError
 from sandboxd.model import (
     Assignment,
@@ -103,11 +103,14 @@ class _Inference:
         self.wrapper = ""
         self.program = ""
         self.levels: list[str] = []
+        self.compares = command.kind is _TEST and compares(command, context.names.numbers)
 
     def run(self) -> Inferred:
         command = self.command
         for note in command.notes:
             if self.context.counts and note.code == "shell.evaluates":
+                continue
+            if self.compares and note.code == "shell.test_arithmetic":
                 continue
             if note.code == "shell.test_variable" and note.detail.startswith("an unquoted") and self._splits_numbers():
                 continue
@@ -271,6 +274,7 @@ class _Inference:
         call = Call(name, words, parsed, self.place, head.span, self.context.environment)
         call.feed = self.context.feed
         call.piped = self.command.piped_in
+        call.compares = self.compares
         for redirect in self.command.redirects:
             call.piped = call.piped or redirect.reads
             call.heredoc = call.heredoc or redirect.op in _HERE

@@ -39,6 +39,19 @@ _WORDS = re.compile(
     )(?:\s+2>\s*/dev/null)?\s*\Z""",
     re.X,
 )
+# What of them is a decimal number or nothing: arithmetic finds no name in it.
+_NUMBERS = re.compile(
+    rf"""\s*(?:
+      wc\s+-[lcwm]\s*<\s*{_FILE}
+      | (?!.*\|\|)[^#;&()`\n\\]*\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
+      | (?!.*\|\|)[^#;&()`\n\\]*\|\s*grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')
+      | grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')\s+[\w./][\w./-]*
+      | date(?:\s+-u)?\s+["']?\+%[smdHMSYj]["']?
+      | git\s+rev-list\s+--count\s+{_REV}
+      | nproc | id\s+-[ug]
+    )(?:\s+2>\s*/dev/null)?\s*\Z""",
+    re.X,
+)
 # One path that begins with `/` or is `.git`; its blanks are kept only by quotes.
 _PATHS = re.compile(
     rf"""\s*(?:pwd(?:\s+-[LP])?
@@ -49,7 +62,7 @@ _PATHS = re.compile(
 )
 _PLACES = frozenset(("PWD", "HOME"))
 # The programs that the patterns above run: none may be a function of the text.
-_PROGRAMS = frozenset("git pgrep pidof lsof which command type date nproc arch uname id wc tr pwd realpath readlink".split())  # noqa: SIM905  as they stand above
+_PROGRAMS = frozenset("git pgrep pidof lsof which command type date nproc arch uname id wc tr grep pwd realpath readlink".split())  # noqa: SIM905  as they stand above
 
 
 class Known(Protocol):
@@ -75,6 +88,11 @@ def settle(words: tuple[Word, ...], known: Known) -> tuple[Word, ...]:
 def prints_words(part: Part, functions: frozenset[str]) -> bool:
     """Whether the expansion is a substitution that prints words without blanks and without a dash in front, or nothing."""
     return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _WORDS.match(part.text) is not None
+
+
+def prints_number(part: Part, functions: frozenset[str]) -> bool:
+    """Whether it is a substitution that prints a decimal number, or nothing."""
+    return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _NUMBERS.match(part.text) is not None
 
 
 def prints_path(part: Part, functions: frozenset[str]) -> bool:

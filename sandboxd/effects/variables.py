@@ -18,9 +18,13 @@ from sandboxd.model import CommandKind, Part, PartKind, Script, Subcommand, Word
 _LITERAL, _GLOB, _ARITHMETIC, _VARIABLE = PartKind.LITERAL, PartKind.GLOB, PartKind.ARITHMETIC, PartKind.VARIABLE
 _INTEGER = re.compile(r"-?[0-9]{1,18}\Z")
 _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%,=^][A-Za-z0-9_./:@%+,=^-]*\Z")
-# Text before the first command that is no assignment of a number: these are certainly made.
-_LEADING = re.compile(r"\s*(?:(?:[A-Za-z_]\w*=-?[0-9]{1,18}[ \t]*)+(?:;|\n)\s*)+")
-_LEADING_NAME = re.compile(r"([A-Za-z_]\w*)=")
+# Text before the first command that is no assignment of a number or a substitution: these are certainly made, however the
+# substitutions end; behind `&&` nothing is certain, nor is what a single `&` may put into the background.
+_INSIDE = r"""\$\((?![^)]*\bcase\b)(?:[^()'"`\\\n#;&]|'[^'\\\n]*')*\)"""
+_GIVEN = rf"""[A-Za-z_]\w*=(?:-?[0-9]{{1,18}}|{_INSIDE}|"{_INSIDE}")(?=[ \t;\n&])"""
+_SEVERAL = rf"{_GIVEN}(?:[ \t]+{_GIVEN})*[ \t]*"
+_LEADING = re.compile(rf"\s*(?:{_SEVERAL}(?:;|\n)\s*)*(?:{_SEVERAL}(?:;|\n|&&(?!(?s:.*)(?<![&>])&(?![&>]))))")
+_LEADING_NAME = re.compile(rf'''(?={_GIVEN})([A-Za-z_]\w*)=(?:-?[0-9]+|{_INSIDE}|"{_INSIDE}")''')
 # The head of a loop that the text begins with, over words and substitutions, no quotes: in its body the variable is not empty.
 _LOOP = re.compile(r"""\s*for\s+([A-Za-z_]\w*)\s+in\s(?:[^;&|\n()`'"\\$]|\$\([^;\n()`'"\\]*\))*[;\n]\s*do\s""")
 # An expression of names, numbers and operators: no subscript, no substitution, no text.
@@ -30,6 +34,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _SETTERS = frozenset(
     "read printf declare typeset local export readonly unset mapfile readarray getopts let wait coproc compgen".split()  # noqa: SIM905  a list of words
 )
+_COMPARISONS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 _ELSEWHERE = frozenset(("eval", "trap", "source", "."))
 _THROUGH = frozenset(("command", "builtin"))
 # What bash sets by itself, or lets nobody set.
@@ -61,14 +66,13 @@ def names(script: Script, environment: Environment, functions: frozenset[str], s
     if not found or not functions.issubset(script.functions) or any(map(_hides, commands)):
         return around
     for command in commands:
-        if _head(command) in _SETTERS:
-            found -= {name for word in command.argv[1:] for text in _texts(word) for name in found if _says(text, name)}
+        found -= _named(command, found)
     text = script.text.replace("\\\n", "")
     found = {name for name in found if _first(text, name)}
     leading = _LEADING.match(script.text)
     certain = found & set(_LEADING_NAME.findall(leading[0])) if leading is not None else set()
-    numbers = _kept(certain, commands, lambda word, kept: _number(word, kept))
-    rest = {name for name in found - numbers if _sets(text, name) == _assignments(commands, name)}
+    numbers = _kept(certain, commands, lambda word, kept: _number(word, kept, functions))
+    rest = {name for name in found if _sets(text, name) == _assignments(commands, name)}
     words = _kept(rest, commands, lambda word, _: _of_words(word, around))
     starts = _kept(rest, commands, lambda word, _: _of_starts(word, around))
     return Names(functions, steady, frozenset(numbers), frozenset(words), _solid(text) & words, frozenset(starts | words))
@@ -87,6 +91,27 @@ def computes(command: Subcommand, numbers: frozenset[str]) -> bool:
     return bool(parts) and all(
         part.kind is _LITERAL or (part.kind is _ARITHMETIC and _safe(part.text, numbers)) or _plain(part) for part in parts
     )
+
+
+def compares(command: Subcommand, numbers: frozenset[str]) -> bool:
+    """Whether every operand of `-eq` and its like in a `[[ … ]]` is a number: nothing is evaluated then."""
+    words = command.argv
+    return all(
+        _operand(words[at - 1], numbers) and _operand(words[at + 1], numbers)
+        for at, word in enumerate(words)
+        if word.value in _COMPARISONS and 1 < at < len(words) - 1
+    )
+
+
+def _operand(word: Word, numbers: frozenset[str]) -> bool:
+    if word.values:
+        return all(map(_INTEGER.match, word.values))
+    if len(word.parts) != 1:
+        return False
+    part = word.parts[0]
+    if part.kind is _ARITHMETIC:
+        return _safe(part.text, numbers)
+    return part.counts or (_plain(part) and part.text in numbers)
 
 
 def _kept(found: set[str], commands: tuple[Subcommand, ...], fits: object) -> set[str]:
@@ -115,10 +140,13 @@ def _values(command: Subcommand) -> Iterable[tuple[str, tuple[Word, ...] | None]
             yield assignment.name, command.argv if command.kind is CommandKind.WORDS and command.argv else None
 
 
-def _number(word: Word, numbers: set[str]) -> bool:
+def _number(word: Word, numbers: set[str], functions: frozenset[str]) -> bool:
     if word.values:
         return all(map(_INTEGER.match, word.values))
-    return len(word.parts) == 1 and word.parts[0].kind is _ARITHMETIC and _safe(word.parts[0].text, numbers)
+    if len(word.parts) != 1:
+        return False
+    part = word.parts[0]
+    return outputs.prints_number(part, functions) or (part.kind is _ARITHMETIC and _safe(part.text, numbers))
 
 
 def _safe(text: str, numbers: set[str] | frozenset[str]) -> bool:
@@ -173,6 +201,14 @@ def _texts(word: Word) -> tuple[str, ...]:
     return word.values or tuple(part.text for part in word.parts)
 
 
+def _named(command: Subcommand, found: set[str]) -> set[str]:
+    """Those that the command may set by their name. `printf` sets one with -v only."""
+    head, words = _head(command), command.argv[1:]
+    if head not in _SETTERS or (head == "printf" and words and (words[0].value or "-")[0] != "-"):
+        return set()
+    return {name for word in words for text in _texts(word) for name in found if _says(text, name)}
+
+
 def _says(text: str, name: str) -> bool:
     """Whether a word of a setter may name the variable: options hold it without a blank (`-vname`)."""
     return name in text if text[:1] in ("-", "+") else name in _NAME.findall(text)
@@ -210,16 +246,16 @@ def counter(command: Subcommand) -> str | None:
     return match[1] if match is not None else None
 
 
-def counters(script: Script, environment: Environment) -> frozenset[str]:
+def counters(script: Script, environment: Environment, functions: frozenset[str]) -> frozenset[str]:
     """Counters of counting loops that nothing else in the text can set: arithmetic on them evaluates numbers only."""
     heads = [counter(command) for command in script.subcommands if command.kind is CommandKind.ARITHMETIC]
-    found = {name for name in heads if name is not None and environment.ordinary(name)}
+    found = {name for name in heads if name is not None and environment.ordinary(name) and name not in _OWN}
+    # A function of a text around may set anything.
+    if not functions.issubset(script.functions):
+        return frozenset()
     for command in script.subcommands if found else ():
-        if command.kind is CommandKind.WORDS:
+        if command.kind is CommandKind.WORDS or _hides(command):
             return frozenset()
         found.difference_update(assignment.name for assignment in command.assignments)
-        texts = [word.value if word.value is not None else word.prefix for word in command.argv]
-        found.difference_update([name for name in found if any(name in text for text in texts[:1] + texts[2:])])
-        if command.kind is not CommandKind.ARITHMETIC:
-            found.difference_update([name for name in found if any(name in text for text in texts)])
+        found -= _named(command, found)
     return frozenset(found)

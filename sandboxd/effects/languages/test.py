@@ -44,7 +44,7 @@ def read(call: Call) -> None:
             for side in (before, after):
                 if side is not None:
                     call.path(ROLES["path.stat"], side, f"test.{value}", side.span)
-        elif value in _NUMBERS and double:
+        elif value in _NUMBERS and double and not call.compares:
             for side in (before, after):
                 if side is not None and not _number(side):
                     call.opaque("shell.evaluates", f"test.{value}", side.span, side.prefix)
