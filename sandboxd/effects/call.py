@@ -161,10 +161,14 @@ class Call:
         """Whether curl takes an address without a scheme for http: it guesses another from the first label of the host alone."""
         return self.name == "curl" and _BARE.match(text) is not None and not self.parsed.has("--proto-default", "--proto")
 
-    def nest(self, words: tuple[Word, ...], via: str, *, appended: bool = False, harmless: bool = False) -> None:
+    def nest(
+        self, words: tuple[Word, ...], via: str, *, appended: bool = False, harmless: bool = False, hints: tuple[str, ...] = ()
+    ) -> None:
         if words:
             self.nested.append(
-                Nested(via, words[0].span, self.place.cwds, words, harmless=harmless, appended=appended, hints=self.feed)
+                Nested(
+                    via, words[0].span, self.place.cwds, words, harmless=harmless, appended=appended, hints=(*self.feed, *hints)
+                )
             )
 
     def nest_in(self, words: tuple[Word, ...], via: str, cwds: tuple[str, ...] | None, hints: tuple[str, ...]) -> None:

@@ -10,6 +10,7 @@ To add one: a row in `DESTINATIONS`, and a row in tests/corpus/policy_touch.json
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from sandboxd.killswitch import protected_fragments
@@ -85,6 +86,8 @@ DESTINATIONS: dict[str, Destination] = {
     ),
     "socat": Destination(pattern=re.compile(r"(?i)(?:\A|!!)(?:file|open|create|creat|gopen|pipe|unix-listen):([^,!]+)")),
     **dict.fromkeys(word_set("gunzip unxz bunzip2 unzstd unlzma uncompress"), _UNPACKED),
+    **dict.fromkeys(word_set("rimraf del-cli trash trash-put wipe srm fallocate"), _EVERY),
+    "gio": Destination(every=True, verbs=word_set("trash remove copy move rename save set mkdir")),
     **dict.fromkeys(word_set("vi vim nvim ex gvim rvim vimdiff"), _EDITOR),
 }
 
@@ -94,7 +97,11 @@ def destination(argv: Argv, words: tuple[Word, ...]) -> str | None:
     line, of which the last may be one that is not known and still says enough: `~/.bashrc`, `"$d/.git"`."""
     if not argv or argv[0] is None:
         return None
-    rule = DESTINATIONS.get(argv[0].rpartition("/")[2])
+    name = argv[0].rpartition("/")[2]
+    special = _SPECIAL.get(name)
+    if special is not None:
+        return next((word for word in special(argv) if is_protected(word)), None)
+    rule = DESTINATIONS.get(name)
     if rule is None:
         return None
     operands: list[str | None] = []
@@ -138,3 +145,61 @@ def _spelled(words: tuple[Word, ...]) -> str | None:
         return None
     texts = tuple(part.text for part in words[-1].parts if part.kind is PartKind.LITERAL)
     return "".join(texts) if protected_fragments(texts) is not None else None
+
+
+def _tar_members(argv: Argv) -> list[str]:
+    """What `tar x` is told to take out of the archive by name."""
+    words = [word or "" for word in argv[1:]]
+    letters = "".join(word.lstrip("-") for at, word in enumerate(words) if not at or re.fullmatch(r"-[a-zA-Z]+", word))
+    if not ("x" in letters or "--extract" in words or "--get" in words) or "O" in letters or "--to-stdout" in words:
+        return []
+    first = 0 if not words[0].startswith("-") else -1  # a cluster without a dash: its values follow in order
+    skipped = {
+        first,
+        *(at + 1 for at, word in enumerate(words) if word in _TAR_VALUED or re.fullmatch(r"-[a-zA-Z]*[fCXTbKN]", word)),
+    }
+    if first == 0:
+        skipped.update(range(1, 1 + sum(letter in "fCXTbKN" for letter in words[0])))
+    return [word for at, word in enumerate(words) if at not in skipped and not word.startswith("-")]
+
+
+def _zip_members(argv: Argv) -> list[str]:
+    """What `unzip` is told to take out of the archive by name; what follows `-x` is left out."""
+    words = [word or "" for word in argv[1:]]
+    words = words[: words.index("-x")] if "-x" in words else words
+    if any(re.fullmatch(r"-[a-zA-Z]*[lptvZcz][a-zA-Z]*", word) for word in words):
+        return []
+    names = [word for at, word in enumerate(words) if not word.startswith("-") and (not at or words[at - 1] != "-d")]
+    return names[1:]
+
+
+def _remote_names(argv: Argv) -> list[str]:
+    """The last names of remote sources that come into a directory: `scp host:.npmrc .`."""
+    words = [word or "" for word in argv[1:] if word is None or not word.startswith("-")]
+    if len(words) < 2 or not (words[-1].endswith("/") or words[-1].rpartition("/")[2] in (".", "..")):
+        return []
+    return [word.rpartition(":")[2].rpartition("/")[2] for word in words[:-1] if ":" in word]
+
+
+def _url_names(argv: Argv) -> list[str]:
+    """The names that files get from their addresses."""
+    words = [word or "" for word in argv[1:]]
+    if argv[0] is not None and argv[0].endswith("curl"):
+        saved = any(re.fullmatch(r"-[a-zA-Z]*O[a-zA-Z]*|--remote-name(?:-all)?", word) for word in words)
+    else:
+        saved = not any(re.match(r"-[a-zA-Z]*O|--output-d|--spider", word) for word in words)
+    return [found[1] for found in map(_URL_NAME.search, words) if found is not None] if saved else []
+
+
+_TAR_VALUED = word_set("--file --directory --exclude --exclude-from --files-from --transform --xform --owner --group --mode")
+_URL_NAME = re.compile(r"^(?!-)[^?#]*/([^/?#]+)(?:[?#].*)?\Z")
+_SPECIAL: dict[str, Callable[[Argv], list[str]]] = {
+    "tar": _tar_members,
+    "gtar": _tar_members,
+    "unzip": _zip_members,
+    "scp": _remote_names,
+    "rsync": _remote_names,
+    "curl": _url_names,
+    "wget": _url_names,
+}
+KNOWN = DESTINATIONS.keys() | _SPECIAL.keys()

@@ -14,7 +14,7 @@ import re
 from dataclasses import dataclass
 
 from sandboxd.model import AnalyzedCommand
-from sandboxd.policy.destinations import DESTINATIONS
+from sandboxd.policy.destinations import KNOWN
 from sandboxd.policy.gittouch import (
     ASKS,
     HELP,
@@ -64,6 +64,7 @@ def _verbs(*words: str) -> frozenset[str]:
     return frozenset(words)
 
 
+_START_FILES = "writes start files of shells"
 _NPMRC = "writes `.npmrc`"
 INSTALLERS: dict[str, Installer] = {
     "husky": Installer(INSTALLS_HOOKS, verbs=None),
@@ -96,6 +97,10 @@ INSTALLERS: dict[str, Installer] = {
     "gradle": Installer("writes `gradle-wrapper.properties`", verbs=_verbs("wrapper")),
     "gradlew": Installer("writes `gradle-wrapper.properties`", verbs=_verbs("wrapper")),
     "mvn": Installer("writes `maven-wrapper.properties`", verbs=_verbs("wrapper:wrapper")),
+    **dict.fromkeys(("conda", "mamba", "micromamba"), Installer(_START_FILES, verbs=_verbs("init", "shell init"))),
+    "pipx": Installer(_START_FILES, verbs=_verbs("ensurepath")),
+    "uv": Installer(_START_FILES, verbs=_verbs("tool update-shell")),
+    "git-crypt": Installer(WRITES_CONFIG, verbs=_verbs("init", "unlock", "lock")),
     "cargo": Installer("writes `.cargo/credentials`", verbs=_verbs("login", "logout")),
     "ssh-keygen": Installer("rewrites `.ssh/known_hosts`", options=_verbs("-R")),
     "gpg": Installer("changes the keyring", options=_verbs("--import", "--gen-key", "--generate-key", "--full-generate-key")),
@@ -113,7 +118,7 @@ _DESTROYERS = frozenset(
     ("systemctl", "init", "telinit", "kexec", "wipefs", "cryptsetup", "sysctl", *_POWER, *_PARTITIONERS, *_CONTAINERS)
 )
 _INTERESTING = frozenset(
-    ("git", "chmod", *(_DESTROYERS | PRIVILEGE | _RUNNERS | INSTALLERS.keys() | _ALIASES.keys() | DESTINATIONS.keys())),
+    ("git", "chmod", *(_DESTROYERS | PRIVILEGE | _RUNNERS | INSTALLERS.keys() | _ALIASES.keys() | KNOWN)),
 )
 
 
@@ -206,7 +211,9 @@ def touch(argv: Argv) -> str | None:
     if name is None:
         return None
     if name == "git":
-        return git_touch((name, *argv[1:]))
+        why = git_touch((name, *argv[1:]))
+        path = None if why is not None else _run_on(argv)
+        return why if path is None else f"runs what changes `{path}`"
     if name in _RUNNERS:
         inner = _run_by(argv)
         if inner is not None:
@@ -272,6 +279,10 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     name = program(argv)
     if name is None:
         return None
+    if name in _TEXT_RUNNERS or name in _CHANGERS:
+        found = _run_on(argv)
+        if found is not None:
+            return found
     words = list(dict.fromkeys((*known(argv), *mentions)))
     options = [(at, word) for at, word in enumerate(words) if word[:1] == "-"]
     if (name not in _WRITERS and not options) or _SEARCHERS.fullmatch(name):
@@ -290,4 +301,27 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     fed = name in _SHELLS and code == "opaque.script"
     if name in _EDITORS or applet or fed or any(_IN_PLACE.fullmatch(word) for _, word in options):
         return next((word for word in operands_of(words) if is_protected(word)), None)
+    return None
+
+
+# What is known to change the paths behind it, and what runs the words or the text behind it.
+_CHANGERS = word_set("rm rmdir unlink shred mv tee touch truncate chmod chown mkdir rimraf del-cli")
+_TEXT_RUNNERS = _RUNNERS | word_set("script expect entr direnv git npx watchexec nodemon chronic firejail proot fakeroot")
+# Subcommands of git that run what they are given.
+_GIT_RUNS = word_set("rebase bisect submodule filter-branch difftool")
+_TOKENS = re.compile(r"[^\s\"'`;|&()]+")
+
+
+def _run_on(argv: Argv) -> str | None:
+    """The protected path behind the name of a program that changes it, in words or text that another program runs."""
+    if program(argv) == "git" and _GIT_RUNS.isdisjoint(argv[1:5]):
+        return None
+    changes = False
+    for word in known(("", *argv)):
+        tokens: list[str] = _TOKENS.findall(word)
+        for token in tokens:
+            target = token.rpartition(">")[2]
+            if (changes or (target != token and len(tokens) > 1)) and not target.startswith("-") and is_protected(target):
+                return target
+            changes = changes or token.rpartition("/")[2] in _CHANGERS or (token.endswith(">") and len(tokens) > 1)
     return None

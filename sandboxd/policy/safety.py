@@ -339,6 +339,8 @@ class _Look:
     def _read(self, command: AnalyzedCommand, effect: Effect) -> None:
         if effect.because in _ENTERS and effect.target is not None:
             self.entered = self._protected(effect.target, effect.pattern) or self.entered
+        elif effect.because in _ENTERS:
+            self.entered = killswitch.protected_fragments(effect.fragments) or self.entered
         if effect.code == "tool.ambiguous":
             self._ambiguous(command, effect)
         found = effect.sensitivity is _SETTINGS

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 
 from sandboxd.effects.call import Call
 from sandboxd.model import Part, PartKind, Word, WordFlag
 
 _EACH, _BATCH = frozenset(("-x", "--exec")), frozenset(("-X", "--exec-batch"))
+_EXCLUDES = frozenset(("-E", "--exclude", "--ignore-file"))
 _MARK = re.compile(r"\{(?:/|//|\.|/\.)?\}")
 
 
@@ -18,7 +20,7 @@ def read(call: Call) -> None:
         return
     words = call.words
     starts = [at for at, word in enumerate(words) if word.value in _EACH or word.value in _BATCH]
-    if len(starts) != 1 or len(given) != 1:
+    if len(starts) != 1 or len(given) != 1 or words[starts[0] + 1 : starts[0] + 2] != (given[0],):
         call.opaque("opaque.program", "fd.-x", given[0].span, "more than one command, or one that is attached", call.mentions())
         return
     inner: list[Word] = []
@@ -26,6 +28,9 @@ def read(call: Call) -> None:
         if word.value == ";":
             break
         inner.append(word)
+    if any(word.value == "--" for word in inner) and len(words) > starts[0] + 1 + len(inner):
+        # The command's own `--` ends no options of fd: what follows its `;` can be another -x.
+        call.opaque("opaque.program", "fd.-x", given[0].span, "options behind a command with `--`", call.mentions())
     if inner:
         # The options of the command are not fd's.
         first, last = inner[0].span.start, inner[-1].span.end
@@ -36,9 +41,20 @@ def read(call: Call) -> None:
     if not inner or any(word.value is None for word in inner):
         call.opaque("opaque.program", "fd.-x", given[0].span, "a command that is not known", call.mentions())
     elif words[starts[0]].value in _BATCH:
-        call.nest(tuple(word for word, mark in zip(inner, marked, strict=True) if not mark), "fd -X", appended=True)
+        call.nest(
+            tuple(word for word, mark in zip(inner, marked, strict=True) if not mark),
+            "fd -X",
+            appended=True,
+            hints=_sought(words[: starts[0]]),
+        )
     else:
-        call.nest(tuple(_found(word) for word in inner), "fd -x", appended=not any(marked))
+        call.nest(tuple(_found(word) for word in inner), "fd -x", appended=not any(marked), hints=_sought(words[: starts[0]]))
+
+
+def _sought(words: tuple[Word, ...]) -> tuple[str, ...]:
+    """What the patterns and places say of the names that are found, as far as they are names: `^\\.env$` is `.env`."""
+    sought = (word.value for before, word in itertools.pairwise(words) if before.value not in _EXCLUDES)
+    return tuple(text.lstrip("^").rstrip("$").replace("\\.", ".") for text in sought if text and text[:1] != "-")
 
 
 def _found(word: Word) -> Word:
