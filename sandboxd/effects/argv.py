@@ -304,7 +304,7 @@ class _Reading:
     def _option(self, word: Word, text: str) -> None:
         level = self.parsed.level
         name, equals, _ = text.partition("=")
-        if self.table.numeric and text[1:].isdecimal() and text[0] == "-":
+        if self.table.numeric and text[1:].isdecimal() and text[0] == "-" and text not in level.options:
             return
         option = self._lookup(name)
         if option is not None and (len(name) > 2 or not equals):

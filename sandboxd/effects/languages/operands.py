@@ -16,6 +16,10 @@ from sandboxd.model import Word
 
 _PRIVATE = re.compile(r"(?<![.\w])(?:env|strenv|envsubst|load\w*|eval)\b|\$ENV\b")
 _LOCATED = re.compile(r"[A-Za-z][\w+.-]*://|[\w.-]+@[\w.-]+:")
+_LOCATED_OPTIONS = (
+    *("-f", "--file", "-schema", "-relaxng", "-schematron"),
+    *("-in", "-CAfile", "-untrusted", "-trusted", "-inkey", "-key", "-certfile", "-CRLfile"),
+)
 _RUNS = re.compile(r"(?<![.\w])system\b")
 
 
@@ -42,11 +46,19 @@ def remote(call: Call) -> None:
             call.host(ROLES["host.send"], None, f"{call.id}.remote", word.span)
 
 
+_DOCUMENT = re.compile(r"\bdocument\s*\(")
+_XPATHS = ("-v", "--value-of", "-c", "--copy-of", "-m", "--match", "-i", "--if", "--elif", "--var")
+
+
 def located(call: Call) -> None:
-    """xmllint, rpm, compose: a file can be a URL, or an address as git writes them."""
-    for word in (*call.parsed.operands, *call.values("-f", "--file", "-schema", "-relaxng", "-schematron")):
+    """xmllint, rpm, compose, openssl: a file can be a URL, or an address as git writes them."""
+    for word in (*call.parsed.operands, *call.values(*_LOCATED_OPTIONS)):
         if any(_LOCATED.match(text) for text in word.values or (word.prefix,)):
             call.host(ROLES["url.fetch"], word, f"{call.id}.url", word.span)
+    if call.id.startswith("xmlstarlet"):
+        for word in call.values(*_XPATHS):
+            if word.value is not None and _DOCUMENT.search(word.value):
+                call.opaque("opaque.code", f"{call.id}.document", word.span, "document() reads anything", call.mentions())
 
 
 def output(call: Call) -> None:
