@@ -274,6 +274,8 @@ def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
     """How sensitive a target is of which only literal pieces are known: `/proc/$$/environ`, `~/.ssh/$k`."""
     if not fragments:
         return Sensitivity.NONE
+    if fragments[:2] == ("/", "//"):  # a walk of everything: `find / -name x -exec cat {} +`
+        return Sensitivity.SECRET
     pattern = "*".join(fragment.replace("\\", "\\\\") for fragment in fragments)
     first = pattern_sensitivity(pattern + ("*" if pattern.endswith("/") else ""), home) if pattern.startswith("/") else None
     if first is not None and first is not Sensitivity.NONE:
