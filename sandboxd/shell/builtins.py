@@ -292,7 +292,8 @@ def _bind(words: tuple[Word, ...], note: Noter) -> Change:
 
 
 def _history(words: tuple[Word, ...], note: Noter) -> Change:
-    note("shell.history", "")
+    if len(words) > 1 or not all(word.values and all(map(_NUMBER.match, word.values)) for word in words):
+        note("shell.history", "")
     return NOTHING
 
 

@@ -9,7 +9,7 @@ from sandboxd.effects.argv import cut, splits
 from sandboxd.effects.call import Call, Nested
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.targets import fragments
-from sandboxd.model import Word
+from sandboxd.model import Word, WordFlag
 
 # Options of set and shopt that leave what the text means alone.
 _SET_LETTERS = frozenset("euxvfCBhmbEn")
@@ -194,6 +194,21 @@ def _printenv(call: Call) -> None:
         call.effect(ROLES["secret"], "printenv.all", call.span, detail="the environment", secret=True)
 
 
+def _kill(call: Call) -> None:
+    """`kill -0 PID` sends nothing, as long as no later word names another signal."""
+    words = call.words[1:]
+    if words and words[0].value == "-0" and all(map(_no_option, words[1:])):
+        return
+    for word in words:
+        call.effect(ROLES["process.signal"], f"{call.id}.operand", word.span, word.value)
+
+
+def _no_option(word: Word) -> bool:
+    if word.values:
+        return all(value[:1] != "-" for value in word.values)
+    return WordFlag.PLAIN in word.flags
+
+
 _READERS = {
     "export": _declared,
     "readonly": _declared,
@@ -212,4 +227,5 @@ _READERS = {
     "eval": _eval,
     "printenv": _printenv,
     "trap": _trap,
+    "kill": _kill,
 }
