@@ -330,14 +330,7 @@ def descriptors_used_up(place: Place) -> None:
             place.native.drain()
             if ready:
                 assert place.native.prepare(launch, 1, PATIENCE)
-            read, write = os.pipe2(os.O_CLOEXEC)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            with limited(os.getpid(), resource.RLIMIT_NOFILE, _limit(room)):
-                said, status, complaint = tried(place.started, launch, read, write, null)
-                assert complaint or (said, status.code) == (CONFINED, 0), (said, status)
-                ran += [] if complaint else [room]
-            os.close(read)
-            os.close(null)
+            ran += [room] if _ran_short(place, launch, room) else []
     assert 0 not in ran, "descriptors were not short"
     assert ran, "no command ran"
     place.recovers(launch)
@@ -353,18 +346,23 @@ def descriptors_of_other_backends(place: Place) -> None:
         place.run(launch)
         ran = []
         for room in range(24):
-            read, write = os.pipe2(os.O_CLOEXEC)
-            null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-            with limited(os.getpid(), resource.RLIMIT_NOFILE, _limit(room)):
-                said, status, complaint = tried(place.started, launch, read, write, null)
-                assert complaint or (said, status.code) == (CONFINED, 0), (said, status)
-                ran += [] if complaint else [room]
-            os.close(read)
-            os.close(null)
+            ran += [room] if _ran_short(place, launch, room) else []
         assert 0 not in ran, "descriptors were not short"
         assert ran, "no command ran"
         place.run(launch)
     place.native = native
+
+
+def _ran_short(place: Place, launch: LaunchPlan, room: int) -> bool:
+    """Whether a command ran, confined, where only so many descriptors were left; else it was refused."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    with limited(os.getpid(), resource.RLIMIT_NOFILE, _limit(room)):
+        said, status, complaint = tried(place.started, launch, read, write, null)
+    os.close(read)
+    os.close(null)
+    assert complaint or (said, status.code) == (CONFINED, 0), (said, status)
+    return not complaint
 
 
 def _limit(room: int) -> int:

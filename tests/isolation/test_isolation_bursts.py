@@ -7,8 +7,6 @@ import dataclasses
 import os
 import select
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
@@ -27,8 +25,7 @@ from sandboxd.isolation.pool import Caps, Demand, Stock, decide, keeps, share
 from sandboxd.isolation.shelf import Figures
 from sandboxd.model import Grant, GrantKind, LaunchPlan, Limits, Stdio
 from tests.isolation import _drive
-from tests.isolation.conftest import HERE
-from tests.isolation.test_isolation_native import _move_and_make, _remove_and_make, _replace, descendants, planned, run, ws
+from tests.isolation.test_isolation_native import _move_and_make, _remove_and_make, _replace, nothing_outlives, planned, run, ws
 
 __all__ = ["ws"]
 
@@ -285,18 +282,7 @@ def test_a_killed_daemon_leaves_no_box(ws: Path) -> None:
         "assert os.read(read, 3) == b'up\\n' and t.figures(native).reused == before + 1\n"
         "print(native.zygote_pid, flush=True); sys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=HERE.parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as daemon:
-        assert daemon.stdout is not None
-        zygote = int(daemon.stdout.readline())
-        family = [zygote, *descendants(zygote)]
-        assert len(family) >= 5  # zygote, template, a box that waits, one with its shell and a sleep
-        pidfds = [os.pidfd_open(pid) for pid in family]
-        daemon.kill()
-    for fd in pidfds:
-        assert select.select([fd], [], [], 30)[0], "something outlived the daemon"
-        os.close(fd)
+    nothing_outlives(script, 5)  # zygote, template, a box that waits, one with its shell and a sleep
 
 
 def test_a_limit_that_was_met_is_told_once(native: Native, ws: Path) -> None:

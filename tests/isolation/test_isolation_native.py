@@ -377,18 +377,7 @@ def test_a_killed_daemon_leaves_nothing(ws: Path) -> None:
         "assert os.read(read, 3) == b'up\\n'\n"
         "print(native.zygote_pid, flush=True); sys.stdin.read()\n"
     )
-    with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=HERE.parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as daemon:
-        assert daemon.stdout is not None
-        zygote = int(daemon.stdout.readline())
-        family = [zygote, *descendants(zygote)]
-        assert len(family) >= 6  # zygote, template, two boxes that wait, one with its shell and a sleep
-        pidfds = [os.pidfd_open(pid) for pid in family]
-        daemon.kill()
-    for fd in pidfds:
-        assert select.select([fd], [], [], 30)[0], "something outlived the daemon"
-        os.close(fd)
+    nothing_outlives(script, 6)  # zygote, template, two boxes that wait, one with its shell and a sleep
 
 
 def test_nothing_grows(native: Native, ws: Path) -> None:
@@ -450,6 +439,23 @@ def children(pid: int) -> list[int]:
         return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
     except (FileNotFoundError, ProcessLookupError):
         return []
+
+
+def nothing_outlives(script: str, least: int) -> None:
+    """Kill the daemon that `script` is, when it has printed its zygote's pid, and wait for the end of that family, of at least
+    so many processes."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script], cwd=HERE.parent.parent, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as daemon:
+        assert daemon.stdout is not None
+        zygote = int(daemon.stdout.readline())
+        family = [zygote, *descendants(zygote)]
+        assert len(family) >= least
+        pidfds = [os.pidfd_open(pid) for pid in family]
+        daemon.kill()
+    for fd in pidfds:
+        assert select.select([fd], [], [], 30)[0], "something outlived the daemon"
+        os.close(fd)
 
 
 def descendants(pid: int) -> list[int]:
