@@ -35,7 +35,7 @@ _WORDS = re.compile(
       | pgrep(?:\s+-[fxnoivu])*\s+{_NAME} | pidof(?:\s+-[sx])*\s+{_NAME} | lsof\s+-(?:ti|t\s+-i):?\s*:?\d+
       | nproc | arch | uname\s+-[mrsp] | id\s+-[ug]
       | wc\s+-[lcwm]\s*<\s*{_FILE}
-      | (?!.*\|\|)[^#;&()`\n\\]*\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
+      | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
     )(?:\s+2>\s*/dev/null)?\s*\Z""",
     re.X,
 )
@@ -43,8 +43,8 @@ _WORDS = re.compile(
 _NUMBERS = re.compile(
     rf"""\s*(?:
       wc\s+-[lcwm]\s*<\s*{_FILE}
-      | (?!.*\|\|)[^#;&()`\n\\]*\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
-      | (?!.*\|\|)[^#;&()`\n\\]*\|\s*grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')
+      | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
+      | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')
       | grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')\s+[\w./][\w./-]*
       | date(?:\s+-u)?\s+["']?\+%[smdHMSYj]["']?
       | git\s+rev-list\s+--count\s+{_REV}
