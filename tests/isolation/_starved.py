@@ -25,7 +25,7 @@ from sandboxd.isolation.native import Native
 from sandboxd.isolation.plan import plan
 from sandboxd.isolation.shelf import Figures
 from sandboxd.isolation.unboxed import Unboxed
-from sandboxd.model import ExitStatus, LaunchPlan, Limits, Stdio
+from sandboxd.model import ExitStatus, LaunchPlan, Limits, PlanRequest, Stdio
 from tests.isolation import _drive
 
 PATIENCE = 30  # seconds
@@ -74,14 +74,17 @@ class Place:
         assert after == self.before, (self.before, after)
 
     def plan(self, text: str = TEXT, **spec: Any) -> LaunchPlan:
+        asked = self.request(text, **spec)
+        return plan(asked, backends.host_facts(asked.session, asked))
+
+    def request(self, text: str = TEXT, **spec: Any) -> PlanRequest:
         names = [f"{self.ws}/{name}" for name in (".claude", ".git") if (self.ws / name).exists()]
-        asked = _drive.request(
+        return _drive.request(
             {
                 "text": text, "workspace": str(self.ws), "home": f"{self.root}/home", "tmp": f"{self.root}/tmp",
                 "protected": names, "registry": f"{self.root}/registry", **spec,
             }
         )  # fmt: skip
-        return plan(asked, backends.host_facts(asked.session, asked))
 
     def run(self, launch: LaunchPlan) -> tuple[str, ExitStatus]:
         """What a command says and how it ends. Raises IsolationError."""
@@ -336,6 +339,28 @@ def descriptors_used_up(place: Place) -> None:
     place.recovers(launch)
 
 
+def descriptors_of_a_look(place: Place) -> None:
+    """Without descriptors the host is not looked at, and no plan made: what is there would count as absent and not be hidden."""
+    for name in (".ssh", ".gnupg"):
+        (place.root / "home" / name).mkdir(parents=True, exist_ok=True)
+    for asked in (place.request(promise=False), place.request(promise=True)):
+        whole, _ = _mounted(asked)
+        assert f"{place.root}/home/.ssh" in whole
+        for limit in (3, _limit(0), _limit(1)):  # the first leaves none, the others one and two
+            with limited(os.getpid(), resource.RLIMIT_NOFILE, limit):
+                made, complaint = _mounted(asked)
+            assert "cannot be looked at" in complaint if complaint else made == whole, (made, complaint)
+            assert complaint or limit > 3, "descriptors were not short"
+
+
+def _mounted(asked: PlanRequest) -> tuple[set[str], str]:
+    """What a plan mounts over, and why there is none."""
+    try:
+        return {mount.target for mount in plan(asked, backends.host_facts(asked.session, asked)).mounts}, ""
+    except IsolationError as error:
+        return set(), str(error)
+
+
 def descriptors_of_other_backends(place: Place) -> None:
     """The same where bwrap or `child` alone start the command."""
     native = place.native
@@ -397,6 +422,7 @@ SCENARIOS: dict[str, Callable[[Place], None]] = {
         source_removed,
         namespaces_used_up,
         descriptors_used_up,
+        descriptors_of_a_look,
         descriptors_of_other_backends,
         memory_used_up,
     )

@@ -26,7 +26,7 @@ from tests.isolation.conftest import HERE
 TIME = 200  # seconds, of a machine that is busy
 # The number of further user namespaces can be set in it without touching the host's.
 OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
-NAMES = ("killed_meanwhile", "source_removed", "descriptors_used_up", "descriptors_of_other_backends")
+NAMES = ("killed_meanwhile", "source_removed", "descriptors_used_up", "descriptors_of_a_look", "descriptors_of_other_backends")
 
 
 @pytest.fixture
