@@ -53,9 +53,8 @@ def in_words(start: Callable[_P, _T]) -> Callable[_P, _T]:
         try:
             return start(*args, **kwargs)
         except OSError as error:
-            raise IsolationError(
-                f"the sandbox could not be built: {error.strerror or error}", fix="run fewer commands at once"
-            ) from error
+            fix = "run fewer commands at once" if error.errno in _TOO_MANY else "see what `sandboxd doctor` says"
+            raise IsolationError(f"the sandbox could not be built: {error.strerror or error}", fix=fix) from error
 
     return told
 
