@@ -19,6 +19,8 @@ A DENY is a decision, not an error. Messages are lower-case; what the caller wro
 
 from __future__ import annotations
 
+SHORT = frozenset((12, 23, 24))  # ENOMEM, ENFILE, EMFILE (asm-generic/errno-base.h): they say nothing of the path
+
 
 class SandboxdError(Exception):
     """Base of all errors that sandboxd raises on purpose. `fix` is what the reader can do about it."""
@@ -118,3 +120,10 @@ def status_of(error: BaseException) -> tuple[str, str]:
         if kind in STATUS:
             return STATUS[kind]
     return ("INTERNAL", "ERROR")
+
+
+def tells_of_path(error: OSError) -> None:
+    """For who takes an error of a path to mean that nothing is there. Raises IsolationError where this process lacks descriptors
+    or memory: what stands there would count as absent, and be neither hidden nor guarded."""
+    if error.errno in SHORT:
+        raise IsolationError(f"the host cannot be looked at: {error.strerror}", fix="run fewer commands at once") from error

@@ -10,11 +10,11 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
 
-from sandboxd.errors import IsolationError
+from sandboxd.errors import tells_of_path
 from sandboxd.isolation.gitmounts import GUARDED_NAMES
 from sandboxd.isolation.listings import Listings
 from sandboxd.isolation.plan import HostFacts, HostPath, wanted
-from sandboxd.isolation.stubs import SHORT, is_placeholder
+from sandboxd.isolation.stubs import is_placeholder
 from sandboxd.killswitch import ABSENT_DIRS, ABSENT_FILES
 from sandboxd.model import PlanRequest, Session
 from sandboxd.paths import is_within, parents
@@ -83,7 +83,7 @@ def _existing_secrets(home: str) -> Iterator[str]:
             yield from (f"{directory}/{name}" for name in plain)  # not listed, but perhaps reachable by name
             continue
         except OSError as error:
-            _told(error)
+            tells_of_path(error)
             continue
         yield from (f"{directory}/{name}" for name in plain & present)
         if globs:
@@ -95,19 +95,12 @@ def _matching(present: frozenset[str], globs: tuple[str, ...]) -> tuple[str, ...
     return tuple(name for glob in globs for name in present if fnmatchcase(name, glob))
 
 
-def _told(error: OSError) -> None:
-    """Whether the error tells of the path, as that it is not there. Raises IsolationError where this process lacks descriptors or
-    memory: what stands there would count as absent, and be neither hidden nor guarded."""
-    if error.errno in SHORT:
-        raise IsolationError(f"the host cannot be looked at: {error.strerror}", fix="run fewer commands at once") from error
-
-
 def _look(path: str) -> HostPath | None:
     """Where a path leads, as the kernel resolves it in one go (proc(5), /proc/PID/fd); None when that is nowhere."""
     try:
         fd = os.open(path, os.O_PATH | os.O_CLOEXEC)
     except OSError as error:
-        _told(error)
+        tells_of_path(error)
         return None
     try:
         is_dir = stat.S_ISDIR(os.fstat(fd).st_mode)
@@ -210,7 +203,7 @@ def _directories(path: str) -> list[str]:
     try:
         return [entry.path for entry in os.scandir(path) if entry.is_dir(follow_symlinks=False)]
     except OSError as error:
-        _told(error)
+        tells_of_path(error)
         return []
 
 
@@ -220,7 +213,7 @@ def _sockets() -> tuple[str, ...]:
         with open("/proc/net/unix", encoding="utf-8", errors="surrogateescape") as lines:
             names = [fields[7] for line in lines if len(fields := line.rstrip("\n").split(None, 7)) == 8]
     except OSError as error:
-        _told(error)
+        tells_of_path(error)
         return ()
     return tuple(dict.fromkeys(name for name in names if name.startswith("/") and os.path.exists(name)))
 
@@ -241,7 +234,7 @@ def _absent(session: Session, request: PlanRequest | None) -> tuple[HostPath, ..
         try:
             present = os.listdir(root)
         except OSError as error:
-            _told(error)
+            tells_of_path(error)
             continue
         lower = {name.lower(): name for name in present}
         for names, is_dir in ((ABSENT_DIRS, True), (ABSENT_FILES, False)):
@@ -264,7 +257,7 @@ def _ours(path: str) -> bool:
         status = os.lstat(path)
         return is_placeholder(status) and (not stat.S_ISDIR(status.st_mode) or not os.listdir(path))
     except OSError as error:
-        _told(error)
+        tells_of_path(error)
         return False
 
 
@@ -316,7 +309,7 @@ def _files_of(paths: Iterable[str], limit: int) -> Iterator[str]:
         except NotADirectoryError:
             yield path
         except OSError as error:
-            _told(error)
+            tells_of_path(error)
 
 
 def _entries(roots: Iterable[str]) -> Iterator[tuple[str, int]]:
@@ -333,4 +326,4 @@ def _entries(roots: Iterable[str]) -> Iterator[tuple[str, int]]:
                     elif entry.name != ".git":
                         pending.append(entry.path)
         except OSError as error:
-            _told(error)
+            tells_of_path(error)

@@ -19,8 +19,9 @@ import stat
 from collections.abc import Iterable, Iterator, Sequence
 from functools import lru_cache
 
+from sandboxd.errors import SHORT
 from sandboxd.isolation.kernel import open_real
-from sandboxd.isolation.stubs import SHORT, Pool, is_placeholder
+from sandboxd.isolation.stubs import Pool, is_placeholder
 
 _LOCK = "lock"
 _SUFFIX = ".box"

@@ -16,13 +16,13 @@ import os
 import secrets
 import stat
 
+from sandboxd.errors import SHORT
 from sandboxd.isolation.kernel import rename_new
 from sandboxd.model.launch import PLACEHOLDER_MODE
 
 NODE_MODE = 0o600
 MAX_SPARE = 64  # directories kept
 _NODE = "node"
-SHORT = frozenset((errno.EMFILE, errno.ENFILE, errno.ENOMEM))  # says nothing of the path
 _ELSEWHERE = frozenset((errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EACCES, errno.EMLINK))
 
 

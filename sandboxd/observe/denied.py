@@ -20,6 +20,7 @@ from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from sandboxd.errors import tells_of_path
 from sandboxd.globs import is_glob, literal_prefix, path_overlaps
 from sandboxd.observe.tree import LATE, SETTLE
 from sandboxd.paths import is_within, parents
@@ -159,8 +160,8 @@ class _Look:
                         yield entry.name, entry.path
                         if entry.is_dir(follow_symlinks=False):
                             (late if made or entry.name in LATE or entry.name == ".git" else near).append(entry.path)
-            except OSError:
-                continue
+            except OSError as error:
+                tells_of_path(error)
 
     def _rests_on(self, directory: str) -> None:
         """Before it is read. One that changed just now is noted so that it is read again: clock ticks are coarse."""

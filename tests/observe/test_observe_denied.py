@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 from pathlib import Path
 
 import pytest
 
+from sandboxd.errors import IsolationError
 from sandboxd.model import EffectKind, Inputs, RuleSet, Scope, Strategy
 from sandboxd.observe import denied
 from sandboxd.observe.denied import MAX_FILES, MAX_PATHS
@@ -128,3 +130,15 @@ def test_a_directory_that_has_just_changed_is_read_again(work: Path) -> None:
     for number in range(20):
         (work / f"{number}.key").touch()
         assert len(denied(rules, (str(work),)).paths) == number + 1
+
+
+def test_without_descriptors_nothing_counts_as_hidden(work: Path) -> None:
+    """What could not be read is not taken for empty, neither now nor afterwards."""
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limits[1]))
+    try:
+        with pytest.raises(IsolationError, match="cannot be looked at"):
+            found(work, "deny Read(**/one)")
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "secrets/one" in found(work, "deny Read(**/one)")
