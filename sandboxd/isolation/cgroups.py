@@ -25,6 +25,9 @@ ROOT = "/sys/fs/cgroup"
 PREFIX = "sandboxd-"
 FRESH = 60.0  # seconds in which another daemon may have made a group and not yet filled it
 CONTROLLERS = ("pids", "memory")
+# Where a process of one thread joins by writing "0". In `tasks` that moves a thread by itself, for which the kernel need not
+# stop the coming and going of all the machine's threads (cgroup_procs_write_start, since Linux 5.5), for up to 10 ms.
+_JOIN = {1: "tasks", 2: "cgroup.procs"}
 _FILES = {1: {"pids": "pids.max", "memory": "memory.limit_in_bytes"}, 2: {"pids": "pids.max", "memory": "memory.max"}}
 # (file, key) of the counters of refused processes and of processes killed for want of memory
 _COUNTERS = {
@@ -75,8 +78,8 @@ def rlimit_counts_per_box() -> bool:
 def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
     """Make the groups that these limits need; `take` owns each descriptor opened.
 
-    Joining a group of version 1 costs milliseconds (the kernel waits for all its processors), so a limit that an rlimit
-    keeps as well gets none: the processes of everybody but root. Raises OSError; none is left then.
+    In version 1 each limit costs a group of its own, so one that an rlimit keeps as well gets none: the processes of
+    everybody but root. Raises OSError; none is left then.
     """
     wanted = {"pids": limits.pids, "memory": limits.memory}
     if found().version == 1 and uid != 0 and rlimit_counts_per_box():
@@ -92,7 +95,7 @@ def join(limits: Limits, uid: int, take: Callable[[int], int]) -> Groups:
             if path is None:
                 path = paths[parent] = f"{parent}/{PREFIX}{secrets.token_hex(6)}"
                 os.mkdir(path, 0o755)
-                fds.append(take(os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)))
+                fds.append(take(os.open(f"{path}/{_JOIN[found().version]}", os.O_WRONLY | os.O_CLOEXEC)))
             _write(f"{path}/{_FILES[found().version][controller]}", value)
         except OSError:
             remove(tuple(paths.values()))
