@@ -2,7 +2,8 @@
 """The processes that boxes come from: zygote -> template -> box. All are this one program, forked.
 
 zygote    an interpreter started by the daemon, of one thread and with an empty environment. It only forks templates.
-template  one for each set of mounts: a user and a mount namespace with everything mounted that boxes can share.
+template  one for each set of mounts: a user and a mount namespace with everything mounted that boxes can share, and the
+          network namespace of its next box.
 box       one for each command: process 1 of namespaces of its own, with a /proc, /tmp … of its own, restricted, and then
           asleep until its command comes. What follows is `child`'s work.
 
@@ -104,18 +105,16 @@ def template(config: dict, fd: int, parent: int) -> None:  # type: ignore[type-a
         builder.apply(config["steps"])
         builder.enter()
         watch = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
-        ours = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
         found = tuple(builder.seen)
         wire.tell(sock, " ".join(("R", *(f"{device}:{inode}" for device, inode in found))), (watch,))
         posix.close(watch)
-        changed = select.poll()
-        changed.register(ours, select.POLLPRI)
-        mounts_of: tuple = (changed, [])  # type: ignore[type-arg]  # see make_box
+        boxes = Boxes(config, proc, found)
         while True:
             message = wire.receive(sock)
             if message is None:
                 break
-            make_box(config, proc, found, mounts_of, *message)
+            boxes.make(*message)
+            boxes.look_ahead()
     except (Failure, OSError) as error:
         tell(fd, f"F {error}")
         posix._exit(1)
@@ -171,50 +170,82 @@ def drop_bounding() -> None:
             return  # the kernel knows no more
 
 
-def make_box(config: dict, proc: int, seen: tuple, mounts_of: tuple, value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
-    """Clone one box. `value` is (what the daemon sees at the watched paths now, or None; whether nobody waits for the box);
-    fds: its socket, its control groups.
+class Boxes:
+    """Makes a template's boxes.
 
-    `mounts_of` is (what polls this namespace's mounts, a list that is not empty once one has changed). The template stays
-    even then: its end would be that of boxes that run.
+    A box's network namespace is the template's own, which then goes on to a new one: the kernel takes half a millisecond to
+    make it, for which no command waits. So it belongs to the template's user namespace, and in the box nobody has rights over
+    it, not even before the capabilities are given up.
     """
-    said = fds[0]
-    try:
-        if has_changed(mounts_of) or (value[0] is not None and value[0] != seen):
-            raise Failure(CHANGED)
-        pidfd = c_int(-1)
-        flags = child.CHLD | CLONE_PIDFD | NEWUSER | NEWNS | NEWPID | NEWIPC | NEWUTS | NEWCGROUP
-        flags |= NEWNET if config["own_network"] else 0
-        pid = call("syscall", mounts.SYS_CLONE, flags, 0, _ctypes.byref(pidfd), 0, 0, step="namespaces of a box")
-        if pid == 0:
-            box(config, proc, fds, value[1])
-        fd = int(pidfd.value)
-        if has_changed(mounts_of):  # perhaps before the box had got its copy of them
-            posix.kill(pid, child.KILL)
-            posix.close(fd)
-            raise Failure(CHANGED)
+
+    def __init__(self, config: dict, proc: int, seen: tuple) -> None:  # type: ignore[type-arg]  # see native.template_config
+        self._config, self._proc, self._seen = config, proc, seen
+        self._mounts = select.poll()
+        self._mounts.register(posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC), select.POLLPRI)
+        self._changed = False  # the template stays even then: its end would be that of boxes that run
+        self._alone = False  # whether no box has this process's network namespace
+
+    def make(self, value: tuple, fds: list) -> None:  # type: ignore[type-arg]  # of int
+        """Clone one box. `value` is (what the daemon sees at the watched paths now, or None; whether nobody waits for the
+        box); fds: its socket, its control groups."""
+        said = fds[0]
         try:
-            wire.tell(_socket.socket(fileno=posix.dup(said)), f"P {pid}", (fd,))
-        except OSError:
-            pass  # the daemon has given this box up
-        posix.close(fd)
-    except (Failure, OSError) as error:
-        tell(said, f"F {error}")
-    for fd in fds:
-        posix.close(fd)
+            if self._has_changed() or (value[0] is not None and value[0] != self._seen):
+                raise Failure(CHANGED)
+            if self._config["own_network"]:
+                self._enter_network()
+            pidfd = c_int(-1)
+            flags = child.CHLD | CLONE_PIDFD | NEWUSER | NEWNS | NEWPID | NEWIPC | NEWUTS | NEWCGROUP
+            pid = call("syscall", mounts.SYS_CLONE, flags, 0, _ctypes.byref(pidfd), 0, 0, step="namespaces of a box")
+            if pid == 0:
+                box(self._config, self._proc, fds, value[1])
+            self._alone = False
+            fd = int(pidfd.value)
+            if self._has_changed():  # perhaps before the box had got its copy of them
+                posix.kill(pid, child.KILL)
+                posix.close(fd)
+                raise Failure(CHANGED)
+            try:
+                wire.tell(_socket.socket(fileno=posix.dup(said)), f"P {pid}", (fd,))
+            except OSError:
+                pass  # the daemon has given this box up
+            posix.close(fd)
+        except (Failure, OSError) as error:
+            tell(said, f"F {error}")
+        for fd in fds:
+            posix.close(fd)
+
+    def look_ahead(self) -> None:
+        """Have a network namespace for the next box; where there is none, that box tells why."""
+        try:
+            if self._config["own_network"]:
+                self._enter_network()
+        except (Failure, OSError):
+            pass
+
+    def _enter_network(self) -> None:
+        if not self._alone:
+            call("syscall", mounts.SYS_UNSHARE, NEWNET, step="network namespace")
+            loopback_up()
+            self._alone = True
+
+    def _has_changed(self) -> bool:
+        if self._mounts.poll(0):  # tells once; whoever is asked for next would copy the same lack
+            self._changed = True
+        return self._changed
 
 
-def has_changed(mounts_of: tuple) -> bool:  # type: ignore[type-arg]  # see make_box
-    changed, seen_change = mounts_of
-    if changed.poll(0):  # tells once; whoever is asked for next would copy the same lack
-        seen_change.append(True)
-    return bool(seen_change)
+def loopback_up() -> None:
+    with_name = bytearray(b"lo".ljust(16, b"\0") + IFF_UP.to_bytes(2, "little") + bytes(22))  # struct ifreq
+    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
+    call("ioctl", sock.fileno(), SIOCSIFFLAGS, bytes(with_name), step="loopback")
+    sock.close()
 
 
 # -- the box -----------------------------------------------------------------------------------------------------------
 
 
-def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignore[type-arg]  # as make_box
+def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignore[type-arg]  # as Boxes.make
     """A box's life; does not return. A `spare` one gets ready without pushing others from their processor."""
     status, *groups = fds
     waits, spare = spare, spare and posix.sched_getscheduler(0) == posix.SCHED_OTHER
@@ -232,8 +263,6 @@ def box(config: dict, proc: int, fds: list, spare: bool) -> None:  # type: ignor
         die_with_parent(0)
         posix.setsid()
         drop_bounding()
-        if config["own_network"]:
-            loopback_up()
         mounts.fresh(config["fresh"])
         watch = posix.open("/proc/self/mounts", posix.O_RDONLY | posix.O_CLOEXEC)
         child.limit(tuple(each for each in config["rlimits"] if not _waits(each)))
@@ -301,13 +330,6 @@ def command(config: dict, sock: "_socket.socket", rules: int, wakeup: int, befor
     left = set() if seen is not None and seen.untouched() else child.names(config["private"]) - before
     child.report(said, end, left)
     return int(said)
-
-
-def loopback_up() -> None:
-    with_name = bytearray(b"lo".ljust(16, b"\0") + IFF_UP.to_bytes(2, "little") + bytes(22))  # struct ifreq
-    sock = _socket.socket(_socket.AF_INET, _socket.SOCK_DGRAM | _socket.SOCK_CLOEXEC)
-    call("ioctl", sock.fileno(), SIOCSIFFLAGS, bytes(with_name), step="loopback")
-    sock.close()
 
 
 def close_up(config: dict, rules: int) -> None:  # type: ignore[type-arg]  # see native.template_config

@@ -305,12 +305,15 @@ def source_removed(place: Place) -> None:
     place.recovers(launch)
 
 
+def _limit_of(kind: str) -> Path:
+    """The number of namespaces of that kind; of the user namespace of whoever opens it, which must be the test's own."""
+    assert "4294967295" not in Path("/proc/self/uid_map").read_text(encoding="ascii"), "this is the host's user namespace"
+    return Path(f"/proc/sys/user/max_{kind}_namespaces")
+
+
 def namespaces_used_up(place: Place) -> None:
     """The kernel refuses another user namespace."""
-    launch = place.plan()
-    whole = "4294967295"
-    assert whole not in Path("/proc/self/uid_map").read_text(encoding="ascii"), "this must be a namespace of the test's own"
-    limit = Path("/proc/sys/user/max_user_namespaces")  # of the user namespace of whoever opens it
+    launch, limit = place.plan(), _limit_of("user")
     before = limit.read_text(encoding="ascii")
     assert place.native.prepare(launch, 2, PATIENCE)
     with watched(family(place.zygote)):
@@ -321,6 +324,28 @@ def namespaces_used_up(place: Place) -> None:
         assert "namespace" in place.refused(launch)
     limit.write_text(before, encoding="ascii")
     place.recovers(launch)
+
+
+def networks_used_up(place: Place) -> None:
+    """The kernel refuses another network namespace: no box shares that of another, nor the host's."""
+    launch, limit = place.plan(text="readlink /proc/self/ns/net"), _limit_of("net")
+    before = limit.read_text(encoding="ascii")
+    assert place.native.prepare(launch, 2, PATIENCE)
+    limit.write_text("0", encoding="ascii")
+    seen = [os.readlink("/proc/self/ns/net")]
+    refused = 0
+    while refused < 3:
+        assert len(seen) < 20, "boxes are made without end"
+        said, _, complaint = tried(place.run, launch)
+        if complaint:
+            assert "network namespace" in complaint, complaint
+            refused += 1
+        else:
+            assert said.strip() not in seen, "two had the same network"
+            seen.append(said.strip())
+    assert len(seen) > 2, "what was ready is used"
+    limit.write_text(before, encoding="ascii")
+    place.recovers(place.plan())
 
 
 def descriptors_used_up(place: Place) -> None:
@@ -421,6 +446,7 @@ SCENARIOS: dict[str, Callable[[Place], None]] = {
         killed_meanwhile,
         source_removed,
         namespaces_used_up,
+        networks_used_up,
         descriptors_used_up,
         descriptors_of_a_look,
         descriptors_of_other_backends,

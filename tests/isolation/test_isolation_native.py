@@ -7,6 +7,7 @@ What a box holds against, and how commands live in it, the other modules test on
 from __future__ import annotations
 
 import dataclasses
+import errno
 import json
 import os
 import select
@@ -185,6 +186,37 @@ def test_no_user_namespace_below_a_box(native: Native, ws: Path) -> None:
     before = limit.read_text(encoding="ascii")
     assert run(native, planned(ws, f"cat {limit}"))[0] == "0\n"
     assert limit.read_text(encoding="ascii") == before
+
+
+LISTEN = """
+import os, socket
+with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as own:
+    own.close()
+    print(os.readlink("/proc/self/ns/net"), server.getsockname()[1], flush=True)
+    input()
+"""
+CONNECT = """
+import os, socket, sys
+print(os.readlink("/proc/self/ns/net"), socket.socket().connect_ex(("127.0.0.1", int(sys.argv[1]))))
+"""
+
+
+def test_each_box_has_a_network_of_its_own(native: Native, ws: Path) -> None:
+    """Also where all come from one template: a loopback that works, and on which no other box can be reached."""
+    for _ in range(3):
+        (stdin, feed), (out, write) = os.pipe2(os.O_CLOEXEC), os.pipe2(os.O_CLOEXEC)
+        box = native.start(planned(ws, f"/usr/bin/python3 -c '{LISTEN}'"), Stdio(stdin, write, write))
+        os.close(stdin)
+        os.close(write)
+        listening = os.read(out, 500).decode().split()
+        assert len(listening) == 2, listening
+        other, refused = run(native, planned(ws, f"/usr/bin/python3 -c '{CONNECT}' {listening[1]}"))[0].split()
+        assert int(refused) == errno.ECONNREFUSED
+        assert len({listening[0], other, os.readlink("/proc/self/ns/net")}) == 3
+        os.close(feed)
+        os.close(out)
+        assert select.select([box.pidfd], [], [], 30)[0]
+        box.reap()
 
 
 def test_the_hosts_devices_are_used_and_not_changed(native: Native, ws: Path) -> None:

@@ -24,7 +24,7 @@ from tests._users import User
 from tests.isolation.conftest import HERE
 
 TIME = 200  # seconds, of a machine that is busy
-# The number of further user namespaces can be set in it without touching the host's.
+# The numbers of further namespaces can be set in it without touching the host's.
 OWN_NAMESPACE = ("unshare", "--user", "--map-root-user", "--mount")
 NAMES = ("killed_meanwhile", "source_removed", "descriptors_used_up", "descriptors_of_a_look", "descriptors_of_other_backends")
 
@@ -69,9 +69,10 @@ def test_a_plain_user(plain_user: User, scenario: str) -> None:
     assert done.stdout + done.stderr == "kept\n"
 
 
-def test_no_more_user_namespaces(place: Path) -> None:
+@pytest.mark.parametrize("scenario", ["namespaces_used_up", "networks_used_up"])
+def test_no_more_namespaces(place: Path, scenario: str) -> None:
     """As the kernel says where their number is limited."""
-    assert said(place, "namespaces_used_up", *OWN_NAMESPACE) == "kept\n"
+    assert said(place, scenario, *OWN_NAMESPACE) == "kept\n"
 
 
 def test_no_more_memory(place: Path) -> None:
