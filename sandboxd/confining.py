@@ -16,7 +16,7 @@ from sandboxd.isolation.planned import Plans
 from sandboxd.isolation.violations import limits_met, promise_broken, vanished, violations
 from sandboxd.jobs import Job
 from sandboxd.judge import Judged
-from sandboxd.model import Enforcement, GrantKind, LaunchPlan, MountKind, PlanRequest, Result
+from sandboxd.model import Behavior, Enforcement, GrantKind, LaunchPlan, MountKind, PlanRequest, Profile, Result
 from sandboxd.observe import aftermath, denied
 from sandboxd.paths import is_within
 from sandboxd.policy.denials import denied_reads
@@ -36,17 +36,9 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
     agreed = any(grant.kind is GrantKind.UNSANDBOXED for grant in decision.grants)
     bare = agreed and judged.inputs.unsandboxed != "profile none"  # that is the session's choice, and its backend's
     backend = catalog.no_sandbox() if bare else catalog.backend(profile, named=bool(session.profile))
-    asked = PlanRequest(
-        text=request.text,
-        cwd=analysis.cwd,
-        profile=profile,
-        session=dataclasses.replace(session.isolation, additional=session.additional),
-        grants=decision.grants,
+    asked = dataclasses.replace(
+        _asked(session, judged, profile),
         promise=decision.promise and not bare,
-        facts=judged.facts,
-        git_reads=analysis.git.reads,
-        git_porcelain=analysis.git.porcelain,
-        git_names=analysis.git.names,
         report_cwd=alone and analysis.changes_cwd,
         tty=request.terminal is not None,
     )
@@ -91,15 +83,46 @@ async def confined(job: Job, judged: Judged, alone: bool, catalog: Catalog, reco
     return result
 
 
+async def expect(session: SessionState, judged: Judged, catalog: Catalog) -> None:
+    """Have a box ready soon for a command like this one, if it only reads. Raises SandboxdError, OSError."""
+    decision = judged.decision
+    if decision.behavior is not Behavior.ALLOW or not decision.promise:
+        return
+    profile = catalog.profile(session.profile)
+    backend = catalog.backend(profile, named=bool(session.profile))
+    launch = await session.preparing.do(_planned, _asked(session, judged, profile), judged, [], session.plans)
+    backends.expect(backend, launch)
+
+
+def _asked(session: SessionState, judged: Judged, profile: Profile) -> PlanRequest:
+    analysis, decision = judged.analysis, judged.decision
+    return PlanRequest(
+        text=analysis.text,
+        cwd=analysis.cwd,
+        profile=profile,
+        session=dataclasses.replace(session.isolation, additional=session.additional),
+        grants=decision.grants,
+        promise=decision.promise,
+        facts=judged.facts,
+        git_reads=analysis.git.reads,
+        git_porcelain=analysis.git.porcelain,
+        git_names=analysis.git.names,
+    )
+
+
 def _prepared(asked: PlanRequest, judged: Judged, notes: list[str], plans: Plans) -> tuple[LaunchPlan, aftermath.Watch | None]:
+    launch = _planned(asked, judged, notes, plans)
+    return launch, aftermath.begin(asked, launch)
+
+
+def _planned(asked: PlanRequest, judged: Judged, notes: list[str], plans: Plans) -> LaunchPlan:
     rules = denied_reads(judged.inputs)
     if rules:  # whatever code it runs: what may not be read cannot be
         found = denied(rules, (asked.session.workspace, *asked.session.additional))
         asked = dataclasses.replace(asked, denied=found.paths)
         if found.partial:
             notes.append("there is so much to look through that not all files which rules forbid to read may be hidden")
-    launch = plans.plan(asked, backends.host_facts(asked.session, asked))
-    return launch, aftermath.begin(asked, launch)
+    return plans.plan(asked, backends.host_facts(asked.session, asked))
 
 
 async def _settled(session: SessionState, watch: aftermath.Watch, asked: PlanRequest, launch: LaunchPlan) -> aftermath.Report:

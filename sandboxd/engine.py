@@ -22,6 +22,7 @@ from sandboxd.consulting import Consulting
 from sandboxd.decisions import Decisions, touches_safety
 from sandboxd.errors import SandboxdError, Unavailable
 from sandboxd.executions import Executions
+from sandboxd.expecting import Expecting
 from sandboxd.isolation import backends
 from sandboxd.isolation.shelf import Figures as PoolFigures
 from sandboxd.jobs import Turn, validate
@@ -93,6 +94,7 @@ class Engine:
         self.consulting = Consulting(self.sessions, record, dirs)
         self.catalog = Catalog(config, dirs, probes)
         self._questions = Questions(self.sessions, self.catalog, dirs)
+        self._expecting = Expecting(self.catalog, self._questions)
         self.tool_uses = ToolUses(dirs.home, self._questions.about_use, self.consulting.classified_use)
         self.decisions = Decisions(record)
         self.processing = Processing(self.sessions, self.catalog, record, self._questions, self.consulting, self.decisions)
@@ -222,6 +224,7 @@ class Engine:
             session.id, session.workspace, session.mode.value, profile=session.profile, parent_id=spec.parent_id
         )
         await self.consulting.session_began(session)
+        self._expecting.begin(session)
         return session
 
     async def end_session(self, session: SessionState) -> None:
@@ -231,12 +234,13 @@ class Engine:
             if not child.spec.outlives:
                 await self.end_session(child)
         jobs = self.executions.of(session)
+        await self._expecting.end(session.id)
         await self.executions.stop(jobs, "session_deleted")
         await self.consulting.session_ended(session)
         self.past.forget(session.id)
         self.tool_uses.forget(session.id)
         self.consulting.classifying.classifier.forget(session.id)
-        backends.forget(session.id)
+        backends.forget(session.id, session.isolation.tmp)
         self.sessions.delete(session)
         for pending in self.approvals.list(session.id):
             pending.cancel("the session that would answer has ended")
@@ -246,6 +250,7 @@ class Engine:
     async def drain(self) -> None:
         """Take nothing new, let running commands end, and after `daemon.drain_seconds` end them."""
         self.state = State.DRAINING
+        await self._expecting.close()
         await self.executions.drain(self.config.daemon.drain_seconds)
         await asyncio.to_thread(backends.drain)
         await hooks.end_background()

@@ -14,9 +14,9 @@ from sandboxd.isolation.hostfacts import host_facts
 from sandboxd.isolation.native import Native
 from sandboxd.isolation.pool import Caps
 from sandboxd.isolation.unboxed import Unboxed
-from sandboxd.model import Backend, Enforcement, Layer, NetworkMode, Probe, Profile, Require, Strength
+from sandboxd.model import Backend, Enforcement, LaunchPlan, Layer, NetworkMode, Probe, Profile, Require, Strength
 
-__all__ = ["BACKENDS", "choose", "configure", "drain", "forget", "host_facts", "probe_all", "shortfall"]
+__all__ = ["BACKENDS", "choose", "configure", "drain", "expect", "forget", "host_facts", "probe_all", "shortfall"]
 
 NATIVE = Native()
 # In order of preference. The first two confine alike; of the others only what a profile names in `fallback` is used for it.
@@ -45,9 +45,15 @@ def configure(settings: IsolationSettings) -> None:
     NATIVE.configure(Caps(boxes=settings.pool_boxes, memory=settings.pool_memory, session=settings.pool_session_boxes))
 
 
-def forget(session: str) -> None:
-    """Give up every box that waits for a session, which has ended."""
-    NATIVE.forget(session)
+def expect(backend: Backend, plan: LaunchPlan) -> None:
+    """Where a backend can, have a sandbox ready soon for a plan that will probably be used. Raises IsolationError."""
+    if backend is NATIVE:
+        NATIVE.expect(plan)
+
+
+def forget(session: str, tmp: str) -> None:
+    """Give up every box that waits for a session, which has ended, and what shows its temporary directory."""
+    NATIVE.forget(session, tmp)
 
 
 def drain() -> None:

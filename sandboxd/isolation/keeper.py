@@ -315,32 +315,42 @@ class Keeper:
             counts = self._counts
             return Figures(boxes, len(self._entries), counts["warm"], counts["template"], counts["cold"], counts["reused"])
 
-    def forget(self, session: str) -> None:
-        """Give up the boxes that wait for a session that has ended."""
+    def forget(self, session: str, tmp: str) -> None:
+        """Give up what waits for a session that has ended: its boxes, and every template that shows its `tmp`."""
         with self._lock:
-            for entry in self._entries.values():
-                for box in entry.kept.forget(session):
-                    self._give_up(box)
+            for entry in list(self._entries.values()):
+                if any(mount.source == tmp for mount in entry.plan.mounts):
+                    self._forget(entry)
+                else:
+                    for box in entry.kept.forget(session):
+                        self._give_up(box)
             if self._over and not self._closed:
                 self._work()
 
-    def prepare(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
-        """Have so many boxes ready for a plan, as if it had been used before; False when they are not in `timeout` seconds."""
-        key, end = key_of(plan), time.monotonic() + timeout
+    def expect(self, plan: LaunchPlan, count: int) -> bool:
+        """Have so many boxes ready soon for a plan that `protect.prepare` has looked at; False when it can have none. Raises
+        IsolationError."""
         steps = mountsteps.steps(plan)
         if not steps.shared or min(self.caps.budget, self.caps.per_template) < count:
             return False
+        with self._lock:
+            if self._closed:
+                return False
+            key, now = key_of(plan), time.monotonic()
+            entry = self._entries.get(key)
+            if entry is None:
+                entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
+                entry.template.hold()
+            entry.demand = pool.expected(entry.demand, count, now)
+            self._work()
+        return True
+
+    def prepare(self, plan: LaunchPlan, count: int, timeout: float) -> bool:
+        """Expect so many commands, and wait until their boxes are ready; False when they are not in `timeout` seconds."""
+        end = time.monotonic() + timeout
         while (left := end - time.monotonic()) > 0:  # again when the host has changed meanwhile
-            with self._lock:
-                now = time.monotonic()
-                entry = self._entries.get(key)
-                if entry is None:
-                    entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
-                    entry.template.hold()
-                peak = max(entry.demand.peak, count - 1)
-                entry.demand = entry.demand._replace(uses=max(2, entry.demand.uses), last=now, peak=peak, since=now)
-                self._last_event = now - pool.QUIET
-                self._work()
+            if not self.expect(plan, count):
+                return False
             if self.await_ready(plan, count, left):
                 return True
             time.sleep(0.01)

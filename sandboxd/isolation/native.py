@@ -120,15 +120,22 @@ class Native:
         """The pool's, None while nothing has been started."""
         return self._keeper.figures() if self._keeper is not None else None
 
+    def expect(self, plan: LaunchPlan) -> None:
+        """Have a box ready soon for the first command of a plan, which may never come. Raises IsolationError."""
+        self._keeper_now().expect(self._looked_at(plan), 1)
+
     def prepare(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
         """Have so many boxes ready for a plan; False when it can have none, or not in `timeout` seconds. Blocking."""
+        return self._keeper_now().prepare(self._looked_at(plan), count, timeout)
+
+    def _looked_at(self, plan: LaunchPlan) -> LaunchPlan:
         if (plan.uid, plan.gid) != (os.geteuid(), os.getegid()):
             check_user(plan)
         self._need_trial()
         plan, lease = protect.prepare(plan)
         if lease is not None:
             lease.release()
-        return self._keeper_now().prepare(plan, count, timeout)
+        return plan
 
     def ready(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
         """Wait until use alone has made so many boxes ready for a plan; False when they are not in `timeout` seconds."""
@@ -145,10 +152,10 @@ class Native:
         """Wait until a box that has run a command waits for the next one of the plan's session: ""; else why none does."""
         return self._keeper_now().await_kept(protect.prepare(plan)[0], timeout)
 
-    def forget(self, session: str) -> None:
-        """Give up what waits for a session that has ended."""
+    def forget(self, session: str, tmp: str) -> None:
+        """Give up what waits for a session that has ended, whose temporary directory was `tmp`."""
         if self._keeper is not None:
-            self._keeper.forget(session)
+            self._keeper.forget(session, tmp)
 
     @property
     def zygote_pid(self) -> int | None:

@@ -2,9 +2,10 @@
 """How many boxes to keep ready, for which templates, and when to make them. Pure: times come in, decisions go out.
 
 A template is kept for a while after its last use; boxes are kept ready for it from its second use on, as many as ran at once
-lately and one more. They are made when nothing has started or ended for a moment, since making one beside a command takes
-that command's processor; only when few are left they are made at once, and where sessions keep boxes, when none is left: one
-that is made serves many commands. What the caps do not allow goes to those used last.
+lately and one more, and before that as many as somebody expects to need. They are made when nothing has started or ended for
+a moment, since making one beside a command takes that command's processor; only when few are left they are made at once, and
+where sessions keep boxes, when none is left: one that is made serves many commands. What the caps do not allow goes to those
+used last.
 
 All times in seconds, of any clock that does not go backwards.
 """
@@ -19,7 +20,7 @@ BOX_MEMORY = 2 << 20  # bytes that an idle box is taken to cost; measured by the
 WINDOW = 60.0  # for how long what ran at once counts
 QUIET = 0.03  # nothing has started or ended for so long: the next command is not expected at once
 KEEP_ONCE = 30.0  # a template that was used once
-KEEP = 600.0  # one that was used again
+KEEP = 600.0  # one that was used again, or is expected to be
 BATCH = 4  # boxes asked for at a time
 KEEP_IDLE = 5.0  # a box that waits for the next command of its session
 MAX_USES = 500  # commands of one box: what grows unseen in a process that never collects garbage has an end
@@ -55,6 +56,7 @@ class Demand(NamedTuple):
     peak: int = 0  # most that ran at once since `since`
     before: int = 0  # likewise in the window before that
     since: float = 0.0
+    expected: int = 0  # boxes that somebody said will be needed, in that time
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,9 @@ class Decision:
 
 def started(demand: Demand, now: float) -> Demand:
     """A command of this template has started."""
-    uses, _, running, peak, before, since = _moved(demand, now)
-    return Demand(uses + 1, now, running + 1, max(peak, running + 1), before, since)
+    moved = _moved(demand, now)
+    running = moved.running + 1
+    return moved._replace(uses=moved.uses + 1, last=now, running=running, peak=max(moved.peak, running))
 
 
 def ended(demand: Demand, now: float) -> Demand:
@@ -93,18 +96,23 @@ def ended(demand: Demand, now: float) -> Demand:
     return moved._replace(last=now, running=max(0, moved.running - 1))
 
 
+def expected(demand: Demand, count: int, now: float) -> Demand:
+    """So many boxes of this template will be needed, perhaps before it has been used."""
+    moved = _moved(demand, now)
+    return moved._replace(last=now, expected=max(moved.expected, count))
+
+
 def _moved(demand: Demand, now: float) -> Demand:
     if now - demand.since < WINDOW:
         return demand
     gap = now - demand.since >= 2 * WINDOW
-    return demand._replace(since=now, before=0 if gap else demand.peak, peak=demand.running)
+    return demand._replace(since=now, before=0 if gap else demand.peak, peak=demand.running, expected=0)
 
 
 def wanted(demand: Demand, caps: Caps) -> int:
     """How many boxes to keep ready, were there room for all."""
-    if demand.uses < 2:
-        return 0
-    return min(caps.per_template, max(demand.peak, demand.before) + 1)
+    by_use = max(demand.peak, demand.before) + 1 if demand.uses >= 2 else 0
+    return min(caps.per_template, max(by_use, demand.expected))
 
 
 def share(stock: Stock, caps: Caps) -> int:
@@ -165,4 +173,4 @@ def _expires(demand: Demand) -> float:
     """When a template is let go if nothing uses it until then."""
     if demand.running:
         return float("inf")
-    return demand.last + (KEEP_ONCE if demand.uses < 2 else KEEP)
+    return demand.last + (KEEP if demand.uses >= 2 or demand.expected else KEEP_ONCE)

@@ -233,13 +233,17 @@ def test_a_directory_that_is_not_there_is_this_commands_failure(native: Native, 
 
 
 def test_the_end_of_a_session_ends_its_boxes(native: Native, ws: Path) -> None:
-    """And no other's."""
+    """And no other's; with its temporary directory everything that shows it."""
     burst(native, reads(ws, "true"))
-    native.forget("another")
+    native.forget("another", f"{ws.parent}/other")
     assert native.kept(reads(ws, "true")) == ""
-    native.forget("test")
+    native.forget("test", f"{ws.parent}/other")
     assert native.kept(reads(ws, "true")) == "no box was kept"
     assert not reused(native, reads(ws, "true"))[1]
+    burst(native, reads(ws, "true"))
+    before = figures(native).templates  # the trial's may be among them
+    native.forget("another", f"{ws.parent}/tmp")
+    assert figures(native).templates == before - 1
 
 
 def test_a_drain_and_a_reload_end_them(native: Native, ws: Path) -> None:

@@ -122,6 +122,24 @@ def test_boxes_get_ready_by_use(native: Native, ws: Path) -> None:
     assert run_ready(native, launch, used) == ""
 
 
+def test_what_is_expected_is_ready_for_its_first_use(native: Native, ws: Path) -> None:
+    """Nothing has run then; and what cannot be had is not missed."""
+    launch = planned(ws, "echo first")
+
+    def expected() -> bool:
+        native.drain()
+        native.expect(launch)
+        return native.ready(launch)
+
+    assert run_ready(native, launch, expected) == "first\n"
+    native.configure(Caps(boxes=0))
+    native.expect(launch)
+    found = native.figures()
+    assert found is not None
+    assert (found.boxes, found.templates) == (0, 0)
+    native.configure(Caps())
+
+
 def _move_and_make(path: Path) -> None:
     path.rename(path.with_name(path.name + "-old"))
     path.mkdir()

@@ -9,7 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from sandboxd.isolation import pool
-from sandboxd.isolation.pool import KEEP, KEEP_ONCE, QUIET, WINDOW, Caps, Decision, Demand, Stock, decide, ended, started, wanted
+from sandboxd.isolation.pool import (
+    KEEP,
+    KEEP_ONCE,
+    QUIET,
+    WINDOW,
+    Caps,
+    Decision,
+    Demand,
+    Stock,
+    decide,
+    ended,
+    expected,
+    started,
+    wanted,
+)  # fmt: skip
 
 CAPS = Caps(boxes=6, per_template=4, templates=3, memory=100 << 20)
 
@@ -29,6 +43,19 @@ def test_the_first_use_makes_nothing_the_second_does() -> None:
     assert wanted(twice, CAPS) == 2
     assert decide({"a": Stock(once, 0)}, CAPS, 5, 0.01).make == {}
     assert decide({"a": Stock(twice, 0)}, CAPS, 5, 1.01).make == {"a": 2}
+
+
+def test_what_is_expected_is_made_before_its_first_use() -> None:
+    """And kept as long as what was used again, but from the next window on what counts is use."""
+    demand = expected(Demand(), 2, 0)
+    assert decide({"a": Stock(demand, 0)}, CAPS, 0.01, -1).make == {"a": 2}
+    assert decide({"a": Stock(demand, 0)}, CAPS, 0.01, 0).make == {}, "while others start commands"
+    assert decide({"a": Stock(demand, 2)}, CAPS, KEEP - 1, 0).expire == ()
+    assert decide({"a": Stock(demand, 2)}, CAPS, KEEP, 0).expire == ("a",)
+    assert wanted(use(1, demand=demand), CAPS) == 2
+    assert wanted(expected(use(1, 2, 3), 1, 4), CAPS) == 2
+    assert wanted(use(WINDOW + 1, demand=demand), CAPS) == 0
+    assert wanted(expected(Demand(), 9, 0), CAPS) == CAPS.per_template
 
 
 def test_boxes_are_made_when_it_is_quiet() -> None:
