@@ -11,7 +11,7 @@ from functools import lru_cache
 
 from sandboxd.effects.call import Nested
 from sandboxd.effects.hints import held, standard_input
-from sandboxd.effects.infer import Context, Inferred, infer
+from sandboxd.effects.infer import Inference
 from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, resolve
 from sandboxd.effects.variables import Names, computes, counter, counters, names
@@ -26,7 +26,6 @@ from sandboxd.model import (
     Effect,
     EffectKind,
     GitUse,
-    RedirectOp,
     Script,
     Span,
     Subcommand,
@@ -44,8 +43,8 @@ _EXEC, _READ, _WRITE, _DELETE, _NETWORK, _ENV = (
     EffectKind.NETWORK,
     EffectKind.ENV,
 )
-_HEREDOC, _HERESTRING = RedirectOp.HEREDOC, RedirectOp.HERESTRING
-_WORDS, _ARITHMETIC = CommandKind.WORDS, CommandKind.ARITHMETIC
+_FETCH, _REMOVES, _TRUNCATES = Direction.FETCH, Act.DELETE, Act.TRUNCATE
+_ARITHMETIC = CommandKind.ARITHMETIC
 # How deep commands may nest in words (bash -c in bash -c), and how many one text may hold with all nested ones.
 MAX_DEPTH = 12
 MAX_COMMANDS = 4_000
@@ -81,12 +80,13 @@ class _Line:
         self.text = text
         self.context = context
         self.tables = tables
+        self.environment = tables.environment
         self.commands: list[AnalyzedCommand] = []
         self.unparsed: Unparsed | None = None
         self.links: list[tuple[str, str]] = []  # (new name, what it stands for), absolute
         self.functions: frozenset[str] = frozenset()
         self.known: tuple[tuple[str, str], ...] = (("HOME", context.home),)
-        self.levels: list[tuple[str, ...]] = []
+        self.levels: list[str] = []
         self.clean = True
         self.placed = "PWD" in text or "HOME" in text
         self.steady = not self.placed or not _MOVING.search(text)
@@ -109,7 +109,7 @@ class _Line:
                     if target is not None:
                         programs[target] = None
                     continue
-                reads = _reads(effect)
+                reads = kind is _READ or _reads(effect)
                 read_only = read_only and reads
                 destructive = destructive or (not reads and _destroys(effect))
                 if target is not None and kind in _PATH_KINDS:
@@ -153,18 +153,21 @@ class _Line:
             self.steady = not any(_sets_place(command) for command in script.subcommands)
         about = held(script, hints, place)
         if assigns and (expands or any(map(_expands, script.subcommands))):
-            self.names = names(script, self.tables.environment, self.functions, self.steady)
+            self.names = names(script, self.environment, self.functions, self.steady)
         elif self.functions or self.names is not _NAMELESS or not self.steady:
             self.names = Names(self.functions, self.steady)
-        self.counters = counters(script, self.tables.environment, self.functions) if counts else frozenset()
+        self.counters = counters(script, self.environment, self.functions) if counts else frozenset()
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
             place = Place(bases, home, self.known, about)
+        at: tuple[str, ...] | None = ("",)  # where `place` is, as the shell stage says it
         for command in script.subcommands:
-            cwds = _places(command.cwds, bases, home)
-            if cwds != place.cwds:
-                place = Place(cwds, home, self.known, about)
-            feed = standard_input(command, place, feeds)
+            if command.cwds != at:
+                at = command.cwds
+                place = Place(_places(at, bases, home), home, self.known, about)
+            feed: tuple[str, ...] = ()
+            if command.piped_in or command.piped_out or command.redirects:
+                feed = standard_input(command, place, feeds)
             self._command(command, place, via, feed, depth, span)
         self.functions = outer
         self.names = above
@@ -180,22 +183,22 @@ class _Line:
         span: Span | None,
         appended: bool = False,
     ) -> AnalyzedCommand:
-        environment = self.tables.environment
         numbers = self.names.numbers
         counts = command.kind is _ARITHMETIC and counter(command) in self.counters
         if numbers and not counts:
             counts = computes(command, numbers)
-        context = Context(self.tables, environment, place, self.functions, feed, appended, counts, span, self.names)
-        found = infer(command, context)
+        found = Inference(command, self.tables, self.environment, place, self.functions, feed, appended, counts, span, self.names)
         self.clean = self.clean and found.lasting
-        effects = found.effects if not self.links else self._through_links(found.effects)
+        effects = tuple(found.effects)
+        if self.links:
+            effects = self._through_links(effects)
         if found.links:
             self._remember_links(found, place)
         if found.levels:
-            self.levels.append(found.levels)
+            self.levels += found.levels
         at = len(self.commands)
-        argv = tuple([word.value for word in command.argv])
-        analyzed = AnalyzedCommand(command, argv, effects, argv, argv, via, found.clean_env and self.clean)
+        argv = tuple([values[0] if len(values := word.values) == 1 else None for word in command.argv])
+        analyzed = AnalyzedCommand(command, argv, effects, argv, argv, via, found.clean and self.clean)
         self.commands.append(analyzed)
         if not found.nested:
             return analyzed
@@ -244,7 +247,7 @@ class _Line:
                     out.append(effect._replace(target=normalize(source + effect.target[len(name) :]), detail=f"through {name}"))
         return tuple(out)
 
-    def _remember_links(self, found: Inferred, place: Place) -> None:
+    def _remember_links(self, found: Inference, place: Place) -> None:
         for source, name in found.links:
             for new in resolve(name, place):
                 if new.path is None:
@@ -306,21 +309,21 @@ def _reads(effect: Effect) -> bool:
     """Whether the effect leaves everything as it is."""
     kind = effect.kind
     if kind is _NETWORK:
-        return effect.direction is Direction.FETCH
+        return effect.direction is _FETCH
     return kind is _READ or kind is _ENV or kind is _EXEC
 
 
 def _destroys(effect: Effect) -> bool:
     if effect.kind is _DELETE:
-        return effect.act is Act.DELETE
-    return (effect.kind is _WRITE and effect.act is Act.TRUNCATE) or effect.code in ("system.device", "system.power")
+        return effect.act is _REMOVES
+    return (effect.kind is _WRITE and effect.act is _TRUNCATES) or effect.code in ("system.device", "system.power")
 
 
-def _git(levels: list[tuple[str, ...]], effects: list[Effect], others: bool) -> GitUse:
+def _git(levels: list[str], effects: list[Effect], others: bool) -> GitUse:
     """`effects` are git's own."""
     names: list[str] = []
-    for level in levels:
-        for ident in level:
+    for ident in levels:
+        if ident.startswith("git"):
             tool, _, sub = ident.partition(".")
             if tool == "git":
                 names.append(sub.partition(".")[0])

@@ -8,7 +8,7 @@ or where the table says that no option of the tool matters (`inert`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from sandboxd.effects.rows import Arity, Level, Operand, Option, Table, When
@@ -41,22 +41,23 @@ class Given(NamedTuple):
         return any(name in names for name in self.option.names)
 
 
-@dataclass(slots=True)
 class Parsed:
-    """What the words are. `level` is the deepest subcommand reached, `passed` all levels from the tool down."""
+    """What the words are. `level` is the deepest subcommand reached."""
 
-    table: Table
-    level: Level
-    passed: list[Level] = field(default_factory=list)
-    given: list[Given] = field(default_factory=list)
-    operands: list[Word] = field(default_factory=list)
-    problems: list[Problem] = field(default_factory=list)
-    exact: bool = False
-    names: set[str] = field(default_factory=set)  # every spelling of every option given
-    end: int | None = None  # how many operands stand before `--`
+    __slots__ = ("end", "exact", "given", "level", "names", "operands", "problems", "table")
+
+    def __init__(self, table: Table, level: Level) -> None:
+        self.table = table
+        self.level = level
+        self.given: list[Given] = []
+        self.operands: list[Word] = []
+        self.problems: list[Problem] = []
+        self.exact = False
+        self.names: set[str] = set()  # every spelling of every option given
+        self.end: int | None = None  # how many operands stand before `--`
 
     def has(self, *names: str) -> bool:
-        return any(name in self.names for name in names)
+        return not self.names.isdisjoint(names)
 
 
 def splits(word: Word) -> bool:
@@ -119,93 +120,94 @@ def literal(text: str, span: Span) -> Word:
 
 def read(table: Table, words: Sequence[Word], level: Level | None = None) -> Parsed:
     """`words` are the arguments, without the tool's name."""
-    parsed = Parsed(table, level or table.root)
-    _Reading(parsed, words).run()
-    return parsed
+    reading = _Reading(table, level or table.root, words)
+    reading.run()
+    return reading
 
 
-class _Reading:
-    def __init__(self, parsed: Parsed, words: Sequence[Word]) -> None:
-        self.parsed = parsed
-        self.table = parsed.table
+class _Reading(Parsed):
+    """The words while they are read: `at` is the next one, `ended` tells that no option follows."""
+
+    __slots__ = ("at", "ended", "words")
+
+    def __init__(self, table: Table, level: Level, words: Sequence[Word]) -> None:
+        super().__init__(table, level)
         self.words = words
         self.at = 0
         self.ended = False
 
     def run(self) -> None:
-        parsed, words = self.parsed, self.words
-        self._enter(parsed.level)
-        if parsed.exact:
+        words = self.words
+        self._enter(self.level)
+        if self.exact:
             return
         if self.table.bundle and words:
             self._bundle()
-        while self.at < len(words):
-            word = words[self.at]
-            text = word.value
-            level = parsed.level
+        count = len(words)
+        while self.at < count:
+            level = self.level
             if level.any or level.raw:
-                parsed.operands.extend(words[self.at :])
+                self.operands.extend(words[self.at :])
                 return
+            word = words[self.at]
+            values = word.values
             self.at += 1
-            if text is None or several(word):
+            if len(values) != 1:
                 self._unknown(word)
-            elif self.ended or len(text) < 2 or (text[0] != "-" and not (level.plus or level.pairs)):
+                continue
+            text = values[0]
+            if self.ended or len(text) < 2 or (text[0] != "-" and not (level.plus or level.pairs)):
                 if self._operand(word, text):
                     return
             elif text == "--":
-                if level.subs and not parsed.operands:
+                if level.subs and not self.operands:
                     self._problem("opaque.unlisted_option", word, text)
                 self.ended = True
-                parsed.end = len(parsed.operands)
+                self.end = len(self.operands)
             elif text[0] == "-" or (text[0] == "+" and level.plus):
                 self._option(word, text)
             elif not (level.pairs and self._pair(word, text)) and self._operand(word, text):
                 return
 
     def _enter(self, level: Level) -> None:
-        parsed = self.parsed
-        parsed.level = level
-        parsed.passed.append(level)
+        self.level = level
         if level.exact:
-            rest = self.words[self.at :]
-            values = tuple([word.value for word in rest])
-            parsed.exact = values in level.exact and not any(several(word) for word in rest)
-            if parsed.exact:
+            self.exact = tuple([word.value for word in self.words[self.at :]]) in level.exact
+            if self.exact:
                 self.at = len(self.words)
 
     def _problem(self, code: str, word: Word, detail: str) -> None:
-        self.parsed.problems.append(Problem(code, word.span, detail))
+        self.problems.append(Problem(code, word.span, detail))
 
     def _give(self, option: Option, name: str, word: Word, value: Word | None = None) -> None:
-        self.parsed.given.append(Given(option, name, word.span, value))
-        self.parsed.names.update(option.names)
+        self.given.append(Given(option, name, word.span, value))
+        self.names.update(option.names)
 
     def _operand(self, word: Word, text: str) -> bool:
         """Take an operand; True when everything from it on belongs to a nested command."""
-        parsed = self.parsed
-        level = parsed.level
-        if level.subs and not parsed.operands:
+        level = self.level
+        if level.subs and not self.operands:
             sub = level.sub(text)
             if sub is not None and not self.ended:
                 self._enter(sub)
-                return parsed.exact
+                return self.exact
             if not level.operands:
                 self._problem("opaque.unlisted_subcommand", word, text)
-        parsed.operands.append(word)
-        spec = nested_spec(level, parsed)
-        if spec is not None and len(parsed.operands) == len(spec):
-            parsed.operands.extend(self.words[self.at :])
-            return True
+        self.operands.append(word)
+        if level.nests:
+            spec = nested_spec(level, self)
+            if spec is not None and len(self.operands) == len(spec):
+                self.operands.extend(self.words[self.at :])
+                return True
         if not level.permute:
             self.ended = True
         return False
 
     def _unknown(self, word: Word) -> None:
         """A word whose text is not known, or that has several."""
-        parsed = self.parsed
-        level = parsed.level
+        level = self.level
         plain = self.ended or starts_plainly(word, "-+" if level.plus else "-")
-        if level.subs and not parsed.operands and (not level.operands or (plain and self._may_be_sub(word))):
+        if level.subs and not self.operands and (not level.operands or (plain and self._may_be_sub(word))):
             self._problem("opaque.unlisted_subcommand", word, word.prefix)
         elif not plain:
             if self._attached(word):
@@ -214,17 +216,17 @@ class _Reading:
                 self._problem("opaque.dynamic_option", word, word.prefix)
         if level.pairs and self._plain_pair(word):
             return
-        parsed.operands.append(word)
-        spec = nested_spec(level, parsed)
-        if spec is not None and len(parsed.operands) == len(spec):
-            parsed.operands.extend(self.words[self.at :])
+        self.operands.append(word)
+        spec = nested_spec(level, self)
+        if spec is not None and len(self.operands) == len(spec):
+            self.operands.extend(self.words[self.at :])
             self.at = len(self.words)
         elif not level.permute and plain and not several(word):
             self.ended = True
 
     def _may_be_sub(self, word: Word) -> bool:
         """Whether a word of unknown text, or that has several, can name a subcommand."""
-        level = self.parsed.level
+        level = self.level
         if word.values:
             return any(level.sub(value) is not None for value in word.values)
         for name in level.subs:
@@ -237,7 +239,7 @@ class _Reading:
         """Take `of=$x` as the `key=value` operand it is; a word that may be any of them is a problem."""
         prefix = word.prefix
         name, equals, _ = prefix.partition("=")
-        option = self.parsed.level.options.get(name) if equals else None
+        option = self.level.options.get(name) if equals else None
         if option is None or splits(word) or word.values:
             self._problem("opaque.dynamic_option", word, prefix)
             return False
@@ -249,8 +251,8 @@ class _Reading:
         prefix = word.prefix
         if splits(word) or word.values:
             return False
-        if prefix.startswith("+") and "+*" in self.parsed.level.options:
-            self._give(self.parsed.level.options["+*"], "+*", word, cut(word, 1))
+        if prefix.startswith("+") and "+*" in self.level.options:
+            self._give(self.level.options["+*"], "+*", word, cut(word, 1))
             return True
         if not prefix.startswith("-"):
             return False
@@ -258,7 +260,7 @@ class _Reading:
         option = self._lookup(name) if equals else None
         size = len(name) + 1
         if option is None and not prefix.startswith("--") and len(prefix) >= 2 and not self.table.words:
-            option = self.parsed.level.options.get(prefix[:2])
+            option = self.level.options.get(prefix[:2])
             name, size = prefix[:2], 2
         if option is None or option.arity in (Arity.NONE, Arity.TWO):
             return False
@@ -266,7 +268,7 @@ class _Reading:
         return True
 
     def _lookup(self, name: str) -> Option | None:
-        options = self.parsed.level.options
+        options = self.level.options
         option = options.get(name)
         if option is not None:
             return option
@@ -280,12 +282,12 @@ class _Reading:
 
     def _shortens(self, name: str) -> bool:
         """Whether it may be short for a listed option, though it is not clear for which."""
-        return self.table.abbreviations and any(key.startswith(name) for key in self.parsed.level.options)
+        return self.table.abbreviations and any(key.startswith(name) for key in self.level.options)
 
     def _value(self, option: Option, name: str, word: Word) -> None:
         """The value of `option` is the next word."""
         if option.arity is Arity.TWO and self.at < len(self.words):
-            if several(self.words[self.at]) and not self.parsed.level.inert:
+            if several(self.words[self.at]) and not self.level.inert:
                 self._problem("opaque.dynamic_option", self.words[self.at], name)
             self.at += 1
         if self.at >= len(self.words):
@@ -293,7 +295,7 @@ class _Reading:
             return
         value = self.words[self.at]
         self.at += 1
-        if several(value) and not self.parsed.level.inert and not (_PLAIN in value.flags and self._no_option_follows()):
+        if several(value) and not self.level.inert and not (_PLAIN in value.flags and self._no_option_follows()):
             self._problem("opaque.dynamic_option", value, f"{name} {value.prefix}")
         self._give(option, name, word, value)
 
@@ -302,7 +304,11 @@ class _Reading:
         return all(word.value is not None and word.value[:1] not in ("-", "+") for word in self.words[self.at :])
 
     def _option(self, word: Word, text: str) -> None:
-        level = self.parsed.level
+        level = self.level
+        option = level.options.get(text)
+        if option is not None and option.arity is _NO_VALUE:
+            self._give(option, text, word)
+            return
         name, equals, _ = text.partition("=")
         if self.table.numeric and text[1:].isdecimal() and text[0] == "-" and text not in level.options:
             return
@@ -357,13 +363,13 @@ class _Reading:
         """The first word is a cluster without a dash; values follow in the order of its letters (tar, ps, ar)."""
         word = self.words[0]
         text = word.value
-        if text is None or not text or text[0] == "-" or (self.parsed.level.subs and text in self.parsed.level.subs):
+        if text is None or not text or text[0] == "-" or (self.level.subs and text in self.level.subs):
             return
         if not text.isalpha():
             return
         self.at = 1
         for char in text:
-            option = self.parsed.level.options.get("-" + char)
+            option = self.level.options.get("-" + char)
             if option is None:
                 self._problem("opaque.unlisted_option", word, char)
             elif option.arity is Arity.REQUIRED:
@@ -373,7 +379,7 @@ class _Reading:
 
     def _pair(self, word: Word, text: str) -> bool:
         name, equals, _ = text.partition("=")
-        option = self.parsed.level.options.get(name) if equals and name and name[0] not in "+-" else None
+        option = self.level.options.get(name) if equals and name and name[0] not in "+-" else None
         if option is None:
             return False
         self._give(option, name, word, cut(word, len(name) + 1))
@@ -382,12 +388,14 @@ class _Reading:
 
 def nested_spec(level: Level, parsed: Parsed) -> tuple[Operand, ...] | None:
     """The operand list in force when it ends in a nested command, else None."""
+    if not level.nests:
+        return None
     spec = level.operands
     for when in level.when:
         if when.operands is not None and when.count is None and matches(when, parsed.names, 0, 0):
             spec = when.operands
             break
-    return spec if spec and spec[-1].role.name in ("command", "code.rest") else None
+    return spec if spec and spec[-1].role.nests else None
 
 
 def matches(when: When, names: set[str], least: int, most: int | None) -> bool:

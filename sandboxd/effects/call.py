@@ -7,7 +7,7 @@ infer.py fills a Call from the table; the little languages add to it.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from sandboxd.effects.argv import Parsed
 from sandboxd.effects.environment import Environment
@@ -50,29 +50,48 @@ class Nested:
     clean: bool = True
 
 
-@dataclass(slots=True)
 class Call:
-    name: str
-    words: tuple[Word, ...]  # with the tool's own name
-    parsed: Parsed
-    place: Place
-    span: Span
-    environment: Environment
-    edit: bool = False
-    feed: tuple[str, ...] = ()  # literal pieces that come in by standard input
-    piped: bool = False  # whether standard input is a pipe or a file
-    heredoc: bool = False  # whether standard input is text of the line itself
-    appended: bool = False  # whether words of unknown text follow
-    clean: bool = True  # whether the environment it gives to others is known to be harmless
-    moved: bool = False  # whether an option changed its directory
-    nested_done: bool = False
-    compares: bool = False  # whether all that `[[` compares as numbers are numbers
-    sends: bool = False  # whether data of this machine goes to the hosts it talks to
-    effects: list[Effect] = field(default_factory=list)
-    nested: list[Nested] = field(default_factory=list)
-    programs: list[Word] = field(default_factory=list)  # words with the role `program`
-    sources: list[Word] = field(default_factory=list)  # operands that are copied, moved or linked
-    links: list[tuple[Word, Word]] = field(default_factory=list)  # (what is linked to, the new name)
+    """`words` are those of the command with the tool's own name, `feed` literal pieces that come in by standard input."""
+
+    # Written out: a dataclass with as many defaults takes twice as long to make, and one is made for every command.
+    __slots__ = (
+        *("name", "words", "parsed", "place", "span", "environment", "feed", "appended", "compares", "piped", "heredoc"),
+        *("edit", "clean", "nested_done", "sends", "effects", "nested", "programs", "sources", "links"),
+    )
+
+    def __init__(
+        self,
+        name: str,
+        words: tuple[Word, ...],
+        parsed: Parsed,
+        place: Place,
+        span: Span,
+        environment: Environment,
+        feed: tuple[str, ...],
+        appended: bool,
+        compares: bool,
+        piped: bool,
+    ) -> None:
+        self.name = name
+        self.words = words
+        self.parsed = parsed
+        self.place = place
+        self.span = span
+        self.environment = environment
+        self.feed = feed
+        self.appended = appended  # whether words of unknown text follow
+        self.compares = compares  # whether all that `[[` compares as numbers are numbers
+        self.piped = piped  # whether standard input is a pipe or a file
+        self.heredoc = False  # whether standard input is text of the line itself
+        self.edit = False
+        self.clean = True  # whether the environment it gives to others is known to be harmless
+        self.nested_done = False
+        self.sends = False  # whether data of this machine goes to the hosts it talks to
+        self.effects: list[Effect] = []
+        self.nested: list[Nested] = []
+        self.programs: list[Word] = []  # words with the role `program`
+        self.sources: list[Word] = []  # operands that are copied, moved or linked
+        self.links: list[tuple[Word, Word]] = []  # (what is linked to, the new name)
 
     @property
     def id(self) -> str:
@@ -197,18 +216,19 @@ def mentioned(pieces: tuple[str, ...], code: bool = False) -> tuple[str, ...]:
     out: list[str] = []
     for piece in pieces:
         if code:
-            out.extend(token for token in _CODE_TOKENS.split(piece) if token)
+            out += _CODE_TOKEN.findall(piece)
         else:
             out.append(piece)
-            name, equals, value = piece.partition("=")
-            if equals and value and "/" not in name:
-                out.append(value)
+            if "=" in piece:
+                name, _, value = piece.partition("=")
+                if value and "/" not in name:
+                    out.append(value)
     return tuple(dict.fromkeys(out[:MAX_MENTIONS]))
 
 
 # More tokens than this say nothing more.
 MAX_MENTIONS = 256
-_CODE_TOKENS = re.compile(r"[\s\"'`()<>|;,=:&{}\[\]]+")
+_CODE_TOKEN = re.compile(r"[^\s\"'`()<>|;,=:&{}\[\]]+")
 _OPENS = frozenset((None, *(role.act for role in ROLES.values() if role.name in ("path.write", "path.append", "path.edit"))))
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from sandboxd.effects.call import Nested
 from sandboxd.effects.environment import Environment
-from sandboxd.effects.infer import Context, Finder, infer
+from sandboxd.effects.infer import Finder, Inference
 from sandboxd.effects.rows import Table
 from sandboxd.effects.targets import Place
 from sandboxd.model import Direction, Effect, EffectKind, Part, PartKind, Sensitivity, Span, Subcommand, Word, WordFlag
@@ -37,7 +37,7 @@ def run(text: str, tables: Finder, environment: Environment) -> tuple[list[Effec
             break
         nested = todo.pop()
         inside = Place(nested.cwds, HOME)
-        found = infer(Subcommand(nested.words, nested.span), Context(tables, environment, inside, appended=nested.appended))
+        found = Inference(Subcommand(nested.words, nested.span), tables, environment, inside, appended=nested.appended)
         effects.extend(found.effects)
         texts.extend(inner for inner in found.nested if inner.text is not None)
         todo.extend(inner for inner in found.nested if inner.text is None)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import Given, several
@@ -18,6 +17,8 @@ from sandboxd.model import Direction, EffectKind, Sensitivity, Span, Word
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _NETWORK, _OPAQUE = EffectKind.NETWORK, EffectKind.OPAQUE
 _FETCH, _SEND = Direction.FETCH, Direction.SEND
+_CHDIR = ROLES["path.chdir"]
+_INTO = frozenset(("path.into", "path.into_tree", "path.link"))
 
 
 def fill(call: Call) -> None:
@@ -31,7 +32,10 @@ class _Filling:
     def __init__(self, call: Call) -> None:
         self.call = call
         self.appended = call.appended
-        loose = sum([several(word) for word in call.parsed.operands])
+        loose = 0
+        for word in call.parsed.operands:
+            if word.flags and several(word):
+                loose += 1
         # How many operands there are: at least, and at most when that is known.
         self.least = len(call.parsed.operands) - loose
         self.most = None if loose or call.appended else self.least
@@ -46,20 +50,30 @@ class _Filling:
             call.opaque("opaque.unlisted_subcommand", f"{level.id}.unlisted", call.span, "", call.mentions())
         if self.appended and not level.inert and not self._behind_end():
             call.opaque("opaque.dynamic_option", f"{level.id}.appended", call.span, "", call.mentions())
-        self._chdir()
-        whens = [when for when in level.when if argv.matches(when, parsed.names, self.least, self.most)]
-        call.edit = level.edit or any(when.edit for when in whens)
+        if parsed.given:
+            self._chdir()
+        whens: list[When] = []
+        call.edit = level.edit
+        for when in level.when:
+            if argv.matches(when, parsed.names, self.least, self.most):
+                whens.append(when)
+                call.edit = call.edit or when.edit
         for standing in level.effects:
             self._standing(standing, f"{level.id}.effects")
         for when in whens:
             for standing in when.effects:
                 self._standing(standing, f"{level.id}.when")
-        operands = list(self._roles(whens))
+        operands = self._roles(whens)
         for given in parsed.given:
-            self._given(given)
-        for operand, roles in operands:
-            for role in roles:
-                self._role(role, operand, f"{level.id}.operand", operand.span)
+            option = given.option
+            if option.role is not TEXT or option.values is not None or option.effects:
+                self._given(given)
+        if operands:
+            because = f"{level.id}.operand"
+            for operand, roles in operands:
+                for role in roles:
+                    if role is not TEXT:
+                        self._role(role, operand, because, operand.span)
         if level.behind is not None and parsed.end is not None:
             for word in parsed.operands[parsed.end :]:
                 self._role(level.behind, word, f"{level.id}.behind", word.span)
@@ -96,9 +110,8 @@ class _Filling:
         call = self.call
         if call.parsed.level.language != "tar":
             for given in call.parsed.given:
-                if given.option.role.name == "path.chdir":
+                if given.option.role is _CHDIR:
                     call.place = moved(given.value, call.place)
-                    call.moved = True
 
     def _standing(self, standing: Standing, because: str) -> None:
         call = self.call
@@ -132,10 +145,7 @@ class _Filling:
             call.named(role, ".git/config", because, span, edit=False)
 
     def _given(self, given: Given) -> None:
-        option = given.option
-        if option.role is TEXT and option.values is None and not option.effects:
-            return
-        call = self.call
+        option, call = given.option, self.call
         because = f"{call.id}.{option.names[-1]}"
         role = option.role
         if option.values is not None:
@@ -150,7 +160,7 @@ class _Filling:
     def _role(self, role: Role, word: Word | None, because: str, span: Span) -> None:
         call = self.call
         name = role.name
-        if name in ("text", "path.chdir"):
+        if role is TEXT or role is _CHDIR:
             return
         if name == "program":
             if word is not None:
@@ -158,13 +168,13 @@ class _Filling:
             return
         if name == "send":
             call.sends = True
-        elif name in ("path.into", "path.into_tree", "path.link"):
-            self._into(role, word, because, span)
-        elif name == "path.mirror":
-            self._into(ROLES["path.into_tree"], word, because, span)
-            call.path(role, word, because, span)
         elif role.path:
-            if name == "path.send":
+            if name in _INTO:
+                self._into(role, word, because, span)
+                return
+            if name == "path.mirror":
+                self._into(ROLES["path.into_tree"], word, because, span)
+            elif name == "path.send":
                 call.sends = True
             call.path(role, word, because, span)
         elif role.kind is _NETWORK:
@@ -269,44 +279,45 @@ class _Filling:
         if link and word is not None:
             call.links.extend((source, word) for source in sources)
 
-    def _roles(self, whens: list[When]) -> Iterator[tuple[Word, tuple[Role, ...]]]:
-        """Each operand with the roles it can have."""
+    def _roles(self, whens: list[When]) -> list[tuple[Word, tuple[Role, ...]]]:
+        """Each operand with the roles it can have; none where no operand has an effect."""
         call = self.call
         parsed = call.parsed
         level = parsed.level
         operands = parsed.operands
-        if level.any:
-            return
+        if level.any or not (operands or self.appended):
+            return []
         specs = self._specs(whens, level)
         if operands and not specs:
             if not parsed.problems:
                 call.opaque(
                     "opaque.unlisted_operand", f"{level.id}.unlisted", operands[0].span, operands[0].prefix, call.mentions()
                 )
-            return
+            return []
         if self.most is not None and len(specs) == 1 and len(specs[0]) == 1 and specs[0][0].many:
             role = specs[0][0].role
-            if role is not TEXT:
-                call.sources = operands if role.name in _SOURCES else []
-                for word in operands:
-                    yield word, (role,)
-            return
+            if role is TEXT:
+                return []
+            if role.name in _SOURCES:
+                call.sources = operands
+            only = (role,)
+            return [(word, only) for word in operands]
         pairs: list[tuple[Word, list[Role]]] = [(word, []) for word in operands]
         for spec in specs:
             self._assign(spec, pairs)
         call.sources = [word for word, roles in pairs if any(role.name in _SOURCES for role in roles)]
-        for word, roles in pairs:
-            yield word, tuple(dict.fromkeys(roles))
+        found = [(word, tuple(dict.fromkeys(roles))) for word, roles in pairs]
         if self.appended:
-            if any(spec and spec[-1].role.name in _NESTS and len(operands) < len(spec) for spec in specs):
+            if any(spec and spec[-1].role.nests and len(operands) < len(spec) for spec in specs):
                 call.opaque("opaque.dynamic_command", f"{level.id}.appended", call.span, "", call.mentions())
             roles = [operand.role for spec in specs for operand in spec if operand.role.name != "text"]
             for role in dict.fromkeys(roles):
                 if role.path and role.kind is not None:
                     target = Target(None, fragments=call.feed)
                     call.at(role, target, f"{level.id}.appended", call.span)
-                elif role.name not in (*_NESTS, "program"):
+                elif not role.nests and role.name != "program":
                     self._role(role, None, f"{level.id}.appended", call.span)
+        return found
 
     def _specs(self, whens: list[When], level: Level) -> list[tuple[Operand, ...]]:
         """The operand lists that can be in force: one, unless the number of operands is not known."""
@@ -324,7 +335,7 @@ class _Filling:
     def _assign(self, spec: tuple[Operand, ...], pairs: list[tuple[Word, list[Role]]]) -> None:
         call = self.call
         total = len(pairs)
-        if spec and spec[-1].role.name in ("command", "code.rest"):
+        if spec and spec[-1].role.nests:
             for at, (_, roles) in enumerate(pairs[: len(spec)]):
                 roles.append(spec[at].role)
             return
@@ -354,7 +365,6 @@ class _Filling:
                     roles.append(spec[-1].role)
 
 
-_NESTS = ("command", "code.rest")
 # How values say that the contents of a file are meant: aws, az, gh, kubectl.
 _FILE_MARKS = ("@", "file://", "fileb://", "go-template-file=", "templatefile=", "jsonpath-file=", "custom-columns-file=")
 # The name of a configured remote, which is no address.

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from sandboxd.effects.targets import Place, fragments, resolve
 from sandboxd.model import CommandKind, PartKind, RedirectOp, Script, Subcommand, Word
 
@@ -25,13 +23,14 @@ def standard_input(command: Subcommand, place: Place, feeds: dict[int, tuple[str
             texts = (*texts, *_lines(redirect.target, place))
     before = feeds.get(command.pipeline, ()) if command.piped_in else ()
     if command.piped_out:
-        own = () if command.argv and command.argv[0].value == "grep" else tuple(_said(command.argv, place))
+        own = () if command.argv and command.argv[0].value == "grep" else _said(command.argv, place)
         feeds[command.pipeline] = (*before, *texts, *own)
     return (*before, *texts)
 
 
-def _said(argv: tuple[Word, ...], place: Place) -> Iterable[str]:
+def _said(argv: tuple[Word, ...], place: Place) -> list[str]:
     """Words of a command that its output may hold: not options, not what follows a negation."""
+    out: list[str] = []
     previous: str | None = ""
     lines = bool(argv) and argv[0].value == "printf"
     for at, word in enumerate(argv[1:], 1):
@@ -40,10 +39,11 @@ def _said(argv: tuple[Word, ...], place: Place) -> Iterable[str]:
         if not (value or "").startswith("-") and not negated:
             for piece in fragments(word, place):
                 if lines and "\\n" in piece:
-                    yield from filter(None, piece.split("\\n"))
+                    out.extend(filter(None, piece.split("\\n")))
                 else:
-                    yield piece
+                    out.append(piece)
         previous = value
+    return out
 
 
 def _lines(word: Word, place: Place) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ Never guesses: what no table lists, and every word that could be an option or co
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import several
@@ -57,58 +57,54 @@ _OWNERS = frozenset(("UID", "EUID", "PPID"))  # numbers that bash keeps
 _LOOKS_UP = frozenset(("-v", "-V"))
 
 
-class Context(NamedTuple):
-    """What is known around a subcommand. `feed` are literal pieces that come in by standard input."""
+class Inference:
+    """All that one subcommand does, in its place: its `effects`, the commands `nested` in its words, what it `links`. `levels`
+    are the rows of the tables that speak of it, `wrapper` is that of its tool. `feed` are literal pieces that come in by
+    standard input."""
 
-    tables: Finder
-    environment: Environment
-    place: Place
-    functions: frozenset[str] = frozenset()
-    feed: tuple[str, ...] = ()
-    appended: bool = False  # words of unknown text follow the argv (xargs)
-    counts: bool = False  # arithmetic over a counter that nothing else sets
-    span: Span | None = None  # where to point to, for commands inside a word
-    names: Names = _UNKNOWN  # what is certain of the variables
+    __slots__ = (
+        *("command", "tables", "environment", "place", "functions", "feed", "appended", "counts", "span", "names"),
+        *("effects", "nested", "links", "clean", "lasting", "expands", "wrapper", "levels", "compares"),
+    )
 
-
-class Inferred(NamedTuple):
-    """`inner` tells which nested command is the wrapped one (-1 = none): the argv views go through it."""
-
-    effects: tuple[Effect, ...]
-    nested: tuple[Nested, ...] = ()
-    wrapper: str = ""
-    clean_env: bool = True
-    links: tuple[tuple[Word, Word], ...] = ()
-    program: str = ""
-    levels: tuple[str, ...] = ()
-    lasting: bool = True  # whether the environment of what follows is known to be harmless
-
-
-def infer(command: Subcommand, context: Context) -> Inferred:
-    """All that `command` itself does, and the commands nested in its words."""
-    return _Inference(command, context).run()
-
-
-class _Inference:
-    def __init__(self, command: Subcommand, context: Context) -> None:
+    def __init__(
+        self,
+        command: Subcommand,
+        tables: Finder,
+        environment: Environment,
+        place: Place,
+        functions: frozenset[str] = frozenset(),
+        feed: tuple[str, ...] = (),
+        appended: bool = False,
+        counts: bool = False,
+        span: Span | None = None,
+        names: Names = _UNKNOWN,
+    ) -> None:
         self.command = command
-        self.context = context
-        self.place = context.place
+        self.tables = tables
+        self.environment = environment
+        self.place = place
+        self.functions = functions
+        self.feed = feed
+        self.appended = appended  # words of unknown text follow the argv (xargs)
+        self.counts = counts  # arithmetic over a counter that nothing else sets
+        self.span = span  # where to point to, for commands inside a word
+        self.names = names  # what is certain of the variables
         self.effects: list[Effect] = []
         self.nested: list[Nested] = []
         self.links: list[tuple[Word, Word]] = []
-        self.clean = True
-        self.lasting = True
+        self.clean = True  # whether its own environment is known to be harmless
+        self.lasting = True  # whether the environment of what follows is
         self.expands = False  # whether a word of the argv is no plain literal
         self.wrapper = ""
-        self.program = ""
         self.levels: list[str] = []
-        self.compares = command.kind is _TEST and compares(command, context.names.numbers)
+        self.compares = command.kind is _TEST and compares(command, names.numbers)
+        self._run()
 
-    def run(self) -> Inferred:
+    def _run(self) -> None:
         command = self.command
         for note in command.notes:
-            if self.context.counts and note.code == "shell.evaluates":
+            if self.counts and note.code == "shell.evaluates":
                 continue
             if self.compares and note.code == "shell.test_arithmetic":
                 continue
@@ -129,19 +125,8 @@ class _Inference:
             self._simple(command.argv)
         elif command.kind is _TEST:
             self._tool("[[", command.argv)
-        effects = tuple(self.effects)
-        if self.context.span is not None:
-            effects = tuple([effect._replace(span=self.context.span) for effect in effects])
-        return Inferred(
-            effects,
-            tuple(self.nested),
-            self.wrapper,
-            self.clean,
-            tuple(self.links),
-            self.program,
-            tuple(self.levels),
-            self.lasting,
-        )
+        if self.span is not None:
+            self.effects = [effect._replace(span=self.span) for effect in self.effects]
 
     def _opaque(self, code: str, because: str, span: Span, detail: str = "", pieces: tuple[str, ...] = ()) -> None:
         self.effects.append(Effect(_OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
@@ -151,11 +136,11 @@ class _Inference:
 
     def _flags(self, word: Word) -> None:
         """What an expansion does by itself, wherever the word stands."""
-        if WordFlag.EVALUATES in word.flags and not self.context.counts:
+        if WordFlag.EVALUATES in word.flags and not self.counts:
             self._opaque("shell.evaluates", "shell.evaluates", word.span)
         if WordFlag.ASSIGNS in word.flags:
             names = [part.text for part in word.parts if part.kind is PartKind.VARIABLE]
-            if all(self.context.environment.ordinary(name) for name in names):
+            if all(self.environment.ordinary(name) for name in names):
                 self.effects.append(Effect(_ENV, "shell.assigns", word.span, " ".join(names)))
             else:
                 self._opaque("env.unlisted", "shell.assigns", word.span, " ".join(names))
@@ -167,7 +152,7 @@ class _Inference:
                 self._flags(word)
         name = assignment.name
         before = bool(self.command.argv) and self.command.kind is _SIMPLE
-        environment = self.context.environment
+        environment = self.environment
         if name == "IFS" and _reads_line(self.command):
             return
         if assignment.subscript is not None and not assignment.subscript.strip("\"'").isalnum():
@@ -188,7 +173,7 @@ class _Inference:
         if redirect.op in _HERE:
             return
         if isinstance(redirect.fd, str):
-            if self.context.environment.ordinary(redirect.fd):
+            if self.environment.ordinary(redirect.fd):
                 self.effects.append(Effect(_ENV, "redirect.fd", redirect.span, redirect.fd))
             else:
                 self.lasting = False
@@ -221,7 +206,6 @@ class _Inference:
             if folder not in SYSTEM_BINS or normalize(name) != name:
                 self._opaque("opaque.program_path", "command.path", head.span, name, self._pieces(words))
                 self.effects.append(Effect(_EXEC, "command.path", head.span, name))
-                self.program = name
                 return
             name = base
         self._tool(name, words)
@@ -229,27 +213,26 @@ class _Inference:
     def _tool(self, name: str, words: tuple[Word, ...]) -> None:
         head = words[0]
         try:
-            tables = self.context.tables.find(name)
+            tables = self.tables.find(name)
         except TableError as error:
             self._opaque("opaque.table_error", "command.table", head.span, str(error), self._pieces(words))
             return
         if not tables:
-            if name in self.context.functions:
+            if name in self.functions:
                 return
             self._opaque("opaque.unlisted_tool", "command.unlisted", head.span, name, self._pieces(words[1:]))
             self.effects.append(Effect(_EXEC, "command.unlisted", head.span, name))
-            self.program = name
             return
         for table in tables:
             self._by_table(table, name, words)
 
     def _known(self, name: str) -> Names:
         """For `test` a number is no option, whatever its sign."""
-        names = self.context.names
+        names = self.names
         if name not in ("[", "test"):
             return names
         # Other shells than bash, which runs what stands outside, let everybody set these.
-        return names._replace(words=names.words | names.numbers | (_OWNERS if self.context.span is None else frozenset()))
+        return names._replace(words=names.words | names.numbers | (_OWNERS if self.span is None else frozenset()))
 
     def _splits_numbers(self) -> bool:
         """Whether no word of this `test` can become `-v`, though some are not quoted."""
@@ -263,7 +246,6 @@ class _Inference:
         head = words[0]
         if not table.builtin:
             self.effects.append(Effect(_EXEC, table.root.id, head.span, name))
-            self.program = name
         if self.expands:
             words = settle(words, self._known(name))
         if name == "command" and len(words) > 2 and words[1].value in _LOOKS_UP:
@@ -271,20 +253,29 @@ class _Inference:
             words = (*words[:2], argv.literal("--", words[1].span), *words[2:])
         parsed = argv.read(table, words[1:])
         self.levels.append(parsed.level.id)
-        call = Call(name, words, parsed, self.place, head.span, self.context.environment)
-        call.feed = self.context.feed
-        call.piped = self.command.piped_in
-        call.compares = self.compares
-        for redirect in self.command.redirects:
+        self.wrapper = table.wrapper
+        if parsed.exact:
+            return
+        command = self.command
+        call = Call(
+            name,
+            words,
+            parsed,
+            self.place,
+            head.span,
+            self.environment,
+            self.feed,
+            self.appended,
+            self.compares,
+            command.piped_in,
+        )
+        for redirect in command.redirects:
             call.piped = call.piped or redirect.reads
             call.heredoc = call.heredoc or redirect.op in _HERE
-        call.appended = self.context.appended
-        self.wrapper = table.wrapper
-        if not parsed.exact:
-            fill(call)
-        self.effects.extend(call.effects)
-        self.nested.extend(call.nested)
-        self.links.extend(call.links)
+        fill(call)
+        self.effects += call.effects
+        self.nested += call.nested
+        self.links += call.links
         self.clean = self.clean and call.clean
         self.lasting = self.lasting and call.clean
 

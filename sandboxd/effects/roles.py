@@ -7,7 +7,7 @@ on one target, a case in fill.py.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from sandboxd.model import Act, Direction, EffectKind
 
@@ -25,9 +25,12 @@ class Role:
     code: str = ""
     quiet: bool = False
 
-    @property
-    def path(self) -> bool:
-        return self.name.startswith("path.")
+    path: bool = field(init=False)
+    nests: bool = field(init=False)  # what stands in its place is a command
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", self.name.startswith("path."))
+        object.__setattr__(self, "nests", self.name in ("command", "code.rest"))
 
     @property
     def dangerous(self) -> bool:

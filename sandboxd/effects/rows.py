@@ -90,6 +90,11 @@ class Level:
     behind: Role | None = None  # what operands behind `--` are besides
     plus: bool = False  # whether options that begin with `+` exist
     pairs: bool = False  # whether key=value operands exist
+    nests: bool = field(init=False)  # whether the operands may end in a nested command
+
+    def __post_init__(self) -> None:
+        specs = (self.operands, *(when.operands for when in self.when))
+        object.__setattr__(self, "nests", any(spec[-1].role.nests for spec in specs if spec))
 
     def sub(self, word: str) -> Level | None:
         """The subcommand that `word` names: by its own name, else by the longest glob that fits."""

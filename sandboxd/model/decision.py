@@ -30,6 +30,8 @@ class Mode(Enum):
     AUTO = "auto"
     BUBBLE = "bubble"
 
+    __hash__ = object.__hash__  # as EffectKind
+
 
 @unique
 class Source(Enum):

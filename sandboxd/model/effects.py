@@ -40,6 +40,8 @@ class Act(Enum):
     MOUNT = "mount"
     EXTRACT = "extract"  # a tree put over the target by name
 
+    __hash__ = object.__hash__  # as EffectKind
+
 
 @unique
 class Sensitivity(Enum):
