@@ -328,8 +328,8 @@ class Keeper:
                 self._work()
 
     def expect(self, plan: LaunchPlan, count: int) -> bool:
-        """Have so many boxes ready soon for a plan that `protect.prepare` has looked at; False when it can have none. Raises
-        IsolationError."""
+        """Have so many boxes ready soon for a plan that `protect.prepare` has looked at; False when it can have none, or only in
+        the place of a template that is kept. Raises IsolationError."""
         steps = mountsteps.steps(plan)
         if not steps.shared or min(self.caps.budget, self.caps.per_template) < count:
             return False
@@ -339,6 +339,8 @@ class Keeper:
             key, now = key_of(plan), time.monotonic()
             entry = self._entries.get(key)
             if entry is None:
+                if len(self._entries) >= self.caps.templates:
+                    return False
                 entry = self._entries[key] = Entry(key, plan, steps, self._make_template(plan, steps))
                 entry.template.hold()
             entry.demand = pool.expected(entry.demand, count, now)

@@ -132,11 +132,13 @@ def test_what_is_expected_is_ready_for_its_first_use(native: Native, ws: Path) -
         return native.ready(launch)
 
     assert run_ready(native, launch, expected) == "first\n"
-    native.configure(Caps(boxes=0))
-    native.expect(launch)
-    found = native.figures()
-    assert found is not None
-    assert (found.boxes, found.templates) == (0, 0)
+    for caps in (Caps(boxes=0), Caps(templates=1)):
+        native.configure(caps)
+        native.expect(dataclasses.replace(launch, limits=Limits(pids=77)))
+        native.expect(launch)  # in nobody's place
+        found = native.figures()
+        assert found is not None
+        assert found.templates == min(caps.boxes, caps.templates)
     native.configure(Caps())
 
 
