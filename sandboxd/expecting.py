@@ -21,7 +21,8 @@ log = logging.getLogger("sandboxd.engine")
 
 
 class Expecting:
-    """One task for each session that has just begun. All methods run on the engine's loop."""
+    """A task for a session that has just begun, one at a time: where many begin at once, it would only be in the way of those
+    that already have commands. All methods run on the engine's loop."""
 
     def __init__(self, catalog: Catalog, questions: Questions) -> None:
         self._catalog = catalog
@@ -29,6 +30,8 @@ class Expecting:
         self._tasks: dict[str, asyncio.Task[None]] = {}
 
     def begin(self, session: SessionState) -> None:
+        if self._tasks:
+            return
         self._tasks[session.id] = asyncio.create_task(self._expect(session), name=f"expecting-{session.id}")
 
     async def end(self, session_id: str) -> None:
