@@ -6,11 +6,12 @@ ready box and for the other starts the shell itself (`benchmarks.plain`). Goal: 
 command and answers once: `stream` takes the events of Start one by one to Exited, and `collected` is `run` of the blocking
 client, which gives what a call with one answer would.
 
-`warm` is the daemon as it comes, where a command that only reads may run in the box of its session's last one; `once` is one
-that gives each command a box of its own.
+`warm` is the daemon as it comes, where a command that only reads may run in the box of its session's last one, one command
+right after the other; `paused` is the same with PAUSE before each, as an agent thinks; `once` is a daemon that gives each command
+a box of its own.
 
-Agents pause between commands, and boxes are made in those pauses: before each sample the pool's figures are asked until
-boxes are ready, and a sample for which the daemon used neither a ready box nor the session's own does not count.
+Boxes are made when nothing runs: before each sample the pool's figures are asked until boxes are ready, and a sample for which
+the daemon used neither a ready box nor the session's own does not count.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from sandboxd.model import Exited
 READY = 2  # boxes that wait before a sample
 PATIENCE = 20.0  # seconds for that
 ONCE = "[isolation]\npool_session_boxes = false\n"
+PAUSE = 0.05  # seconds; what follows a command (its record, the look at its box) is over then
 LEAST = 40  # samples of each side
 MOST = 400
 
@@ -35,8 +37,10 @@ def cases() -> list[Case]:
     return [
         Case("client.warm_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds), 1.15),
         Case("client.warm_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds), 1.15),
-        Case("client.once_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds, ONCE), 1.15),
-        Case("client.once_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds, ONCE), 1.15),
+        Case("client.paused_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds, pause=PAUSE), 1.15),
+        Case("client.paused_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds, pause=PAUSE), 1.15),
+        Case("client.once_vs_plain_stream", "x", lambda seconds: _measure(_stream, seconds, settings=ONCE), 1.15),
+        Case("client.once_vs_plain_collected", "x", lambda seconds: _measure(_collected, seconds, settings=ONCE), 1.15),
     ]
 
 
@@ -50,7 +54,7 @@ def _collected(session: Session) -> None:
     assert session.run("true").exit_code == 0
 
 
-def _measure(work: Callable[[Session], None], seconds: float, settings: str = "") -> Measured:
+def _measure(work: Callable[[Session], None], seconds: float, *, settings: str = "", pause: float = 0.0) -> Measured:
     with (
         daemon(settings, module="benchmarks.plain", profiles={plain.PROFILE: plain.SETTINGS}) as house,
         Client(house.address, admin=True) as client,
@@ -67,6 +71,7 @@ def _measure(work: Callable[[Session], None], seconds: float, settings: str = ""
             before = ready(client)
             turn = ((boxed, ours), (bare, theirs))
             for session, out in turn if len(ours) % 2 else reversed(turn):
+                time.sleep(pause)
                 begun = time.perf_counter()
                 work(session)
                 out.append(time.perf_counter() - begun)
