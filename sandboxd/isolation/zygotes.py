@@ -16,7 +16,7 @@ from sandboxd.errors import IsolationError
 from sandboxd.isolation import interpreter, wire
 
 Identities = tuple[tuple[int, int], ...]  # device and inode of each watched path
-MODULES = ("child", "wire", "zygote_mounts", "zygote_again", "zygote")
+MODULES = ("child", "wire", "zygote_mounts", "zygote_again", "zygote_box", "zygote")
 _PATIENCE = 5.0  # seconds for a queue to get shorter
 SEQPACKET = socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC
 
