@@ -38,8 +38,8 @@ def response(call: Call) -> None:
 
 
 def remote(call: Call) -> None:
-    """rsync, pandoc, cpio: `host:path` and URLs talk to another machine."""
-    for word in (*call.parsed.operands, *call.values("-I", "-F", "-O")):
+    """rsync, pandoc, cpio, ffmpeg: `host:path` and URLs talk to another machine."""
+    for word in (*call.parsed.operands, *call.values("-I", "-F", "-O", "-i")):
         if any(":" in text and "/" not in text.partition(":")[0] for text in word.values or (word.prefix,)):
             call.host(ROLES["host.send"], word, f"{call.id}.remote", word.span)
         elif not word.values and "/" not in word.prefix:
