@@ -247,17 +247,16 @@ def names(directories: tuple) -> set:  # type: ignore[type-arg]  # of str
 
 
 def reap(main: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage), or () while `main` runs
-    """Collect every child that has ended, orphans too."""
-    ended: tuple = ()  # type: ignore[type-arg]  # as it returns
+    """Collect children that have ended, orphans too, up to the command itself: what comes after it is its box's to end."""
     while True:
         try:
             pid, status, usage = posix.wait4(-1, posix.WNOHANG)
         except ChildProcessError:
-            return ended
+            return ()
         if pid == 0:
-            return ended
+            return ()
         if pid == main:
-            ended = (status, usage)
+            return (status, usage)
 
 
 def serve(main: int, group: int, control: int, wakeup: int) -> tuple:  # type: ignore[type-arg]  # (wait status, usage)

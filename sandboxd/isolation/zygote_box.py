@@ -186,7 +186,7 @@ def end_all() -> None:
     try:
         posix.kill(-1, child.KILL)  # everything in this pid namespace but its first process; also what forks just now
     except OSError:
-        return  # nobody
+        pass  # nobody; or the last one asked was just going, which says nothing of the others (kill_something_info)
     while True:
         try:
             posix.wait4(-1, 0)
