@@ -183,10 +183,9 @@ class _Line:
         span: Span | None,
         appended: bool = False,
     ) -> AnalyzedCommand:
-        numbers = self.names.numbers
         counts = command.kind is _ARITHMETIC and counter(command) in self.counters
-        if numbers and not counts:
-            counts = computes(command, numbers)
+        if not counts and (command.notes or self.names.numbers):
+            counts = computes(command, self.names)
         found = Inference(command, self.tables, self.environment, place, self.functions, feed, appended, counts, span, self.names)
         self.clean = self.clean and found.lasting
         effects = tuple(found.effects)

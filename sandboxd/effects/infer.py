@@ -98,7 +98,7 @@ class Inference:
         self.expands = False  # whether a word of the argv is no plain literal
         self.wrapper = ""
         self.levels: list[str] = []
-        self.compares = command.kind is _TEST and compares(command, names.numbers)
+        self.compares = command.kind is _TEST and compares(command, names)
         self._run()
 
     def _run(self) -> None:

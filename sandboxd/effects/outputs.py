@@ -19,6 +19,9 @@ _EXPANDS = frozenset((WordFlag.VARIABLE, WordFlag.SUBSTITUTION))
 _REV = r"""(?:[A-Za-z0-9_.@/][\w.@/{}^~:-]*|'[A-Za-z0-9_.@/][\w.@/{}^~:-]*'|"[A-Za-z0-9_.@/][\w.@/{}^~:-]*")"""
 _NAME = r"[A-Za-z0-9_][\w.+-]*"
 _FILE = r"""(?:[\w./~][\w./-]*|"\$\w+"|"[\w./][\w./-]*")"""
+# Arguments of `docker ps` and `docker images` among which there is `-q`: it prints the numbers of containers and images.
+_QUIETLY = r"""(?=(?:\s+\S+)*?\s+(?:-[al]*q[alf]*|--quiet)(?:\s|\Z))
+  (?:\s+(?:-[alq]+|--all|--quiet|--latest|--no-trunc|(?:-[alq]*f|--filter)(?:\s+|=)(?:[\w.:/-]+=[\w.:/-]+|'[^'\s]*'|"[^"$`\\\s]*")))+"""
 # One word without blanks: object names, numbers, a path of PATH. Several lines of them are several such words.
 _WORDS = re.compile(
     rf"""\s*(?:
@@ -35,8 +38,9 @@ _WORDS = re.compile(
       | pgrep(?:\s+-[fxnoivu])*\s+{_NAME} | pidof(?:\s+-[sx])*\s+{_NAME} | lsof\s+-(?:ti|t\s+-i):?\s*:?\d+
       | nproc | arch | uname\s+-[mrsp] | id\s+-[ug]
       | wc\s+-[lcwm]\s*<\s*{_FILE}
+      | docker\s+(?:ps|container\s+ls|images|image\s+ls){_QUIETLY}
       | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
-    )(?:\s+2>\s*/dev/null)?\s*\Z""",
+    )(?:\s+2>\s*/dev/null)?(?:\s*\|\s*(?:head|tail)\s+-(?:n\s*)?\d+)?\s*\Z""",
     re.X,
 )
 # What of them is a decimal number or nothing: arithmetic finds no name in it.
@@ -46,9 +50,10 @@ _NUMBERS = re.compile(
       | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
       | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')
       | grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')\s+[\w./][\w./-]*
-      | date(?:\s+-u)?\s+["']?\+%[smdHMSYj]["']?
+      | date(?:\s+-u)?(?:\s+(?:-d\s*|--date[=\s])(?:'[^'\n]*'|"[^"$`\\\n]*"|@?\w[\w-]*))?\s+["']?\+(?:%[smdHMSYj]|%s%3?N)["']?
+      | stat\s+-c\s*["']?%[sYXZWhugi]["']?\s+{_FILE}
       | git\s+rev-list\s+--count\s+{_REV}
-      | nproc | id\s+-[ug]
+      | nproc(?:\s+--all)? | id\s+-[ug] | tput\s+(?:cols|lines) | pgrep\s+-c\s+{_NAME}
     )(?:\s+2>\s*/dev/null)?\s*\Z""",
     re.X,
 )
@@ -62,7 +67,11 @@ _PATHS = re.compile(
 )
 _PLACES = frozenset(("PWD", "HOME"))
 # The programs that the patterns above run: none may be a function of the text.
-_PROGRAMS = frozenset("git pgrep pidof lsof which command type date nproc arch uname id wc tr grep pwd realpath readlink".split())  # noqa: SIM905  as they stand above
+_PROGRAMS = frozenset(
+    """
+    git pgrep pidof lsof which command type date nproc arch uname id wc tr grep pwd realpath readlink docker stat tput head tail
+    """.split()  # noqa: SIM905  as they stand above
+)
 
 
 class Known(Protocol):
@@ -92,7 +101,12 @@ def prints_words(part: Part, functions: frozenset[str]) -> bool:
 
 def prints_number(part: Part, functions: frozenset[str]) -> bool:
     """Whether it is a substitution that prints a decimal number, or nothing."""
-    return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _NUMBERS.match(part.text) is not None
+    return part.kind is _SUBSTITUTION and is_number(part.text, functions)
+
+
+def is_number(text: str, functions: frozenset[str]) -> bool:
+    """Whether what `$(text)` prints is a decimal number, or nothing."""
+    return functions.isdisjoint(_PROGRAMS) and _NUMBERS.match(text) is not None
 
 
 def prints_path(part: Part, functions: frozenset[str]) -> bool:

@@ -30,6 +30,8 @@ _LOOP = re.compile(r"""\s*for\s+([A-Za-z_]\w*)\s+in\s(?:[^;&|\n()`'"\\$]|\$\([^;
 # An expression of names, numbers and operators: no subscript, no substitution, no text.
 _EXPRESSION = re.compile(r"(?:[\s0-9+*/%()<>=!&|?:,~^-]|\$\{[A-Za-z_]\w*\}|\$?[A-Za-z_]\w*)*\Z")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# A substitution that stands alone in an expression: beside it is nothing that it could make a name with.
+_INNER = re.compile(r"(?<![\w$}#])\$\(([^()]*)\)(?![\w$#])")
 # What gives a variable its value beside an assignment, or runs text that may.
 _SETTERS = frozenset(
     "read printf declare typeset local export readonly unset mapfile readarray getopts let wait coproc compgen".split()  # noqa: SIM905  a list of words
@@ -78,7 +80,7 @@ def names(script: Script, environment: Environment, functions: frozenset[str], s
     return Names(functions, steady, frozenset(numbers), frozenset(words), _solid(text) & words, frozenset(starts | words))
 
 
-def computes(command: Subcommand, numbers: frozenset[str]) -> bool:
+def computes(command: Subcommand, around: Names) -> bool:
     """Whether all that the command evaluates is arithmetic on numbers."""
     if any(a.elements or a.subscript is not None for a in command.assignments):
         return False
@@ -88,30 +90,31 @@ def computes(command: Subcommand, numbers: frozenset[str]) -> bool:
         parts = [Part(_ARITHMETIC, part.text) for word in command.argv[1:] for part in word.parts]
     elif any(WordFlag.EVALUATES in redirect.target.flags for redirect in command.redirects):
         return False
-    return bool(parts) and all(
-        part.kind is _LITERAL or (part.kind is _ARITHMETIC and _safe(part.text, numbers)) or _plain(part) for part in parts
+    return any(part.kind is _ARITHMETIC for part in parts) and all(
+        part.kind is _LITERAL or (part.kind is _ARITHMETIC and _safe(part.text, around.numbers, around.functions)) or _plain(part)
+        for part in parts
     )
 
 
-def compares(command: Subcommand, numbers: frozenset[str]) -> bool:
+def compares(command: Subcommand, around: Names) -> bool:
     """Whether every operand of `-eq` and its like in a `[[ … ]]` is a number: nothing is evaluated then."""
     words = command.argv
     return all(
-        _operand(words[at - 1], numbers) and _operand(words[at + 1], numbers)
+        _operand(words[at - 1], around) and _operand(words[at + 1], around)
         for at, word in enumerate(words)
         if word.value in _COMPARISONS and 1 < at < len(words) - 1
     )
 
 
-def _operand(word: Word, numbers: frozenset[str]) -> bool:
+def _operand(word: Word, around: Names) -> bool:
     if word.values:
         return all(map(_INTEGER.match, word.values))
     if len(word.parts) != 1:
         return False
     part = word.parts[0]
     if part.kind is _ARITHMETIC:
-        return _safe(part.text, numbers)
-    return part.counts or (_plain(part) and part.text in numbers)
+        return _safe(part.text, around.numbers, around.functions)
+    return part.counts or (_plain(part) and part.text in around.numbers) or outputs.prints_number(part, around.functions)
 
 
 def _kept(found: set[str], commands: tuple[Subcommand, ...], fits: object) -> set[str]:
@@ -146,10 +149,12 @@ def _number(word: Word, numbers: set[str], functions: frozenset[str]) -> bool:
     if len(word.parts) != 1:
         return False
     part = word.parts[0]
-    return outputs.prints_number(part, functions) or (part.kind is _ARITHMETIC and _safe(part.text, numbers))
+    return outputs.prints_number(part, functions) or (part.kind is _ARITHMETIC and _safe(part.text, numbers, functions))
 
 
-def _safe(text: str, numbers: set[str] | frozenset[str]) -> bool:
+def _safe(text: str, numbers: set[str] | frozenset[str], functions: frozenset[str]) -> bool:
+    if "$(" in text:
+        text = _INNER.sub(lambda match: "1" if outputs.is_number(match[1], functions) else match[0], text)
     return _EXPRESSION.match(text) is not None and numbers.issuperset(_NAME.findall(text))
 
 

@@ -14,7 +14,8 @@ _STRINGS = re.compile(r"'(?:[^']|'')*'|\"(?:[^\"]|\"\")*\"|--(?![^\s])[^\n]*|/\*
 _ESCAPED = re.compile(r"\\['\"]")
 _AMBIGUOUS = re.compile(r"'\s*\(|--|/\*|\*/|\$\w*\$|[\\`]")
 _READS = re.compile(
-    r"\s*(?:select|values|explain(?!\s+analyze)(?:\s+query\s+plan)?\s+select|show|describe|desc|pragma\s+\w+\s*\Z|pragma\s+\w+\s*\(\s*\w+\s*\)\s*\Z)\b|\s*pragma\s",
+    r"\s*(?:select|values|table\s+[\w.]+\s*\Z|explain(?:\s+query\s+plan|\s+analyze|\s+verbose|\s+format\s*=\s*\w+|\s*\([\w\s,]*\))*\s+(?:select|values)"
+    r"|show|describe|desc|pragma\s+\w+\s*\Z|pragma\s+\w+\s*\(\s*\w+\s*\)\s*\Z)\b|\s*pragma\s",
     re.I,
 )
 _PRAGMAS = re.compile(
@@ -23,11 +24,31 @@ _PRAGMAS = re.compile(
     r"\s*(?:\(\s*['\"\w]*\s*\))?\s*\Z",
     re.I,
 )
+# `WITH name (columns) AS (SELECT …`: what writes in it, or behind it, is among the words below.
+_WITH = re.compile(
+    r"\s*with\s+(?:recursive\s+)?\w+\s*(?:\([\w\s,]*\)\s*)?as\s*(?:(?:not\s+)?materialized\s*)?\(\s*(?=(?:select|values)\b)", re.I
+)
+# The statement that made an object, as text; that of a user holds the password.
+_SHOWS = re.compile(
+    r"\s*show\s+create\s+(?:table|view|procedure|function|trigger|event|database|schema|sequence)\s+[\w.]+\s*\Z", re.I
+)
+# mysql sends a statement also at `\G`.
+_SENT = re.compile(r"\\[gG]\s*\Z")
+# Of PostgreSQL's own tables those without passwords, of its functions those that only look.
+_CATALOGUE = """catalog class namespace attribute attrdef type enum constraint index indexes tables views matviews sequences
+    sequence database roles user extension available_extensions settings proc trigger description depend locks tablespace inherits
+    stat_activity stat_user_tables stat_user_indexes stat_all_tables stat_all_indexes stat_database stat_replication stat_bgwriter
+    stat_statements stat_progress_vacuum stat_progress_create_index stat_wal stat_io statio_user_tables statio_user_indexes stats
+    prepared_xacts publication publication_tables policies rules timezone_names"""
+_LOOKS = """size_pretty database_size total_relation_size relation_size table_size indexes_size get_viewdef get_constraintdef
+    get_indexdef get_functiondef get_expr get_userbyid get_serial_sequence is_in_recovery postmaster_start_time backend_pid
+    typeof encoding_to_char table_is_visible column_size blocking_pids"""
+_OWN = "|".join((*_CATALOGUE.split(), *_LOOKS.split()))
 # Words with which a SELECT can still write, run, load or wait.
 _DANGER = re.compile(
     r"\binto\b|\boutfile\b|\bdumpfile\b|\bload_file\b|\bload_extension\b|\bwritefile\b|\bedit\b|\breadfile\b|\bfts3_tokenizer\b"
     r"|\bdelete\b|\bupdate\b|\binsert\b|\bmerge\b|\bdrop\b|\balter\b|\bcreate\b|\btruncate\b|\bcopy\b|\bgrant\b|\bcall\b|\bdo\b|\bfor\s+(?:update|share)\b"
-    r"|\bpg_\w*|\blo_\w+|\bdblink\w*|\bset_config\b|\bnextval\b|\bsetval\b|\bsleep\b|\bbenchmark\b|\bget_lock\b|\bxp_\w+|\bquery_to_xml\w*",
+    rf"|\bpg_(?!(?:{_OWN})\b)\w*|\blo_\w+|\bdblink\w*|\bset_config\b|\bnextval\b|\bsetval\b|\bsleep\b|\bbenchmark\b|\bget_lock\b|\bxp_\w+|\bquery_to_xml\w*",
     re.I,
 )
 # A name before a parenthesis; with a schema it is nobody's built-in.
@@ -60,9 +81,11 @@ _CALLED = frozenset(
     jsonb_array_elements json_array_elements_text jsonb_array_elements_text json_extract_path json_extract_path_text
     jsonb_extract_path jsonb_extract_path_text jsonb_typeof json_typeof jsonb_array_length jsonb_pretty to_json to_jsonb
     row_to_json json_quote version database schema user current_user session_user current_database current_schema
-    last_insert_rowid changes total_changes found_rows row_count sqlite_version sqlite_source_id connection_id
+    last_insert_rowid changes total_changes found_rows row_count sqlite_version sqlite_source_id connection_id explain
+    materialized obj_description col_description format_type to_regclass has_table_privilege has_schema_privilege
+    inet_server_addr inet_server_port
     """.split()  # noqa: SIM905  one name a line would hide them
-)
+) | {f"pg_{name}" for name in _LOOKS.split()}
 _DOTS = frozenset(
     [
         ".schema",
@@ -79,9 +102,15 @@ _DOTS = frozenset(
         ".dbinfo",
         ".lint",
         ".version",
+        ".dump",
+        ".print",
+        ".separator",
+        ".nullvalue",
+        ".timer",
+        ".stats",
     ]
 )
-_BACKSLASHES = re.compile(r"\\(?:d[a-zA-Z]*[+S]*|l\+?|z|conninfo|encoding|timing|x|pset|t|a|h\w*)(?:\s+[\w.*\"-]*)*\Z")
+_BACKSLASHES = re.compile(r"\\(?:d[a-zA-Z]*[+S]*|l\+?|z|s[fv]\+?|conninfo|encoding|timing|x|pset|t|a|h\w*)(?:\s+[\w.*\"-]*)*\Z")
 
 
 def read(call: Call) -> None:
@@ -100,6 +129,8 @@ def reads_only(text: str, *, postgres: bool = False) -> bool:
         return stripped.split()[0] in _DOTS and "|" not in stripped and "\n" not in stripped
     if stripped.startswith("\\"):
         return _BACKSLASHES.match(stripped) is not None
+    if not postgres:
+        text = _SENT.sub("", text)
     bare = _STRINGS.sub("''", text)
     if "'" in bare.replace("''", "") or '"' in bare or _ESCAPED.search(text) or _AMBIGUOUS.search(bare):
         return False
@@ -112,6 +143,11 @@ def reads_only(text: str, *, postgres: bool = False) -> bool:
 def _statement(text: str) -> bool:
     if re.match(r"\s*pragma\b", text, re.I):
         return _PRAGMAS.match(text.replace("''", "x")) is not None
+    if _SHOWS.match(text) is not None:
+        return True
+    named = _WITH.match(text)
+    if named is not None:
+        text = "select " + text[named.end() :]
     if _READS.match(text) is None or _DANGER.search(text) is not None:
         return False
     return all(name.lower() in _CALLED for name in _CALLS.findall(text))
