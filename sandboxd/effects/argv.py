@@ -41,25 +41,6 @@ class Given(NamedTuple):
         return any(name in names for name in self.option.names)
 
 
-class Parsed:
-    """What the words are. `level` is the deepest subcommand reached."""
-
-    __slots__ = ("end", "exact", "given", "level", "names", "operands", "problems", "table")
-
-    def __init__(self, table: Table, level: Level) -> None:
-        self.table = table
-        self.level = level
-        self.given: list[Given] = []
-        self.operands: list[Word] = []
-        self.problems: list[Problem] = []
-        self.exact = False
-        self.names: set[str] = set()  # every spelling of every option given
-        self.end: int | None = None  # how many operands stand before `--`
-
-    def has(self, *names: str) -> bool:
-        return not self.names.isdisjoint(names)
-
-
 def splits(word: Word) -> bool:
     """Whether the word may become several words, or none, with text that is not known."""
     return _SPLITS in word.flags and not word.flags.isdisjoint(_SPLITTING) and word.value is None
@@ -118,63 +99,65 @@ def literal(text: str, span: Span) -> Word:
     return Word(span, (Part(_LITERAL, text, True),), (text,))
 
 
-def read(table: Table, words: Sequence[Word], level: Level | None = None) -> Parsed:
-    """`words` are the arguments, without the tool's name."""
-    reading = _Reading(table, level or table.root, words)
-    reading.run()
-    return reading
+class Parsed:
+    """What the words are, read by a tool's table. `level` is the deepest subcommand reached."""
 
+    __slots__ = ("_at", "_ended", "_words", "end", "exact", "given", "level", "names", "operands", "problems", "table")
 
-class _Reading(Parsed):
-    """The words while they are read: `at` is the next one, `ended` tells that no option follows."""
+    def __init__(self, table: Table, words: Sequence[Word]) -> None:
+        """`words` are the arguments, without the tool's name."""
+        self.table = table
+        self.level = table.root
+        self.given: list[Given] = []
+        self.operands: list[Word] = []
+        self.problems: list[Problem] = []
+        self.exact = False
+        self.names: set[str] = set()  # every spelling of every option given
+        self.end: int | None = None  # how many operands stand before `--`
+        self._words = words
+        self._at = 0  # the next word
+        self._ended = False  # whether no option follows
+        self._read()
 
-    __slots__ = ("at", "ended", "words")
+    def has(self, *names: str) -> bool:
+        return not self.names.isdisjoint(names)
 
-    def __init__(self, table: Table, level: Level, words: Sequence[Word]) -> None:
-        super().__init__(table, level)
-        self.words = words
-        self.at = 0
-        self.ended = False
-
-    def run(self) -> None:
-        words = self.words
-        self._enter(self.level)
-        if self.exact:
+    def _read(self) -> None:
+        words = self._words
+        if self.level.exact and self._whole():
             return
         if self.table.bundle and words:
             self._bundle()
         count = len(words)
-        while self.at < count:
+        while self._at < count:
             level = self.level
             if level.any or level.raw:
-                self.operands.extend(words[self.at :])
+                self.operands.extend(words[self._at :])
                 return
-            word = words[self.at]
+            word = words[self._at]
             values = word.values
-            self.at += 1
+            self._at += 1
             if len(values) != 1:
                 self._unknown(word)
                 continue
             text = values[0]
-            if self.ended or len(text) < 2 or (text[0] != "-" and not (level.plus or level.pairs)):
+            if self._ended or len(text) < 2 or (text[0] != "-" and not (level.plus or level.pairs)):
                 if self._operand(word, text):
                     return
             elif text == "--":
                 if level.subs and not self.operands:
                     self._problem("opaque.unlisted_option", word, text)
-                self.ended = True
+                self._ended = True
                 self.end = len(self.operands)
             elif text[0] == "-" or (text[0] == "+" and level.plus):
                 self._option(word, text)
             elif not (level.pairs and self._pair(word, text)) and self._operand(word, text):
                 return
 
-    def _enter(self, level: Level) -> None:
-        self.level = level
-        if level.exact:
-            self.exact = tuple([word.value for word in self.words[self.at :]]) in level.exact
-            if self.exact:
-                self.at = len(self.words)
+    def _whole(self) -> bool:
+        """Whether the words that are left are a form that the level lists word for word."""
+        self.exact = tuple([word.value for word in self._words[self._at :]]) in self.level.exact
+        return self.exact
 
     def _problem(self, code: str, word: Word, detail: str) -> None:
         self.problems.append(Problem(code, word.span, detail))
@@ -188,25 +171,25 @@ class _Reading(Parsed):
         level = self.level
         if level.subs and not self.operands:
             sub = level.sub(text)
-            if sub is not None and not self.ended:
-                self._enter(sub)
-                return self.exact
+            if sub is not None and not self._ended:
+                self.level = sub
+                return bool(sub.exact) and self._whole()
             if not level.operands:
                 self._problem("opaque.unlisted_subcommand", word, text)
         self.operands.append(word)
         if level.nests:
             spec = nested_spec(level, self)
             if spec is not None and len(self.operands) == len(spec):
-                self.operands.extend(self.words[self.at :])
+                self.operands.extend(self._words[self._at :])
                 return True
         if not level.permute:
-            self.ended = True
+            self._ended = True
         return False
 
     def _unknown(self, word: Word) -> None:
         """A word whose text is not known, or that has several."""
         level = self.level
-        plain = self.ended or starts_plainly(word, "-+" if level.plus else "-")
+        plain = self._ended or starts_plainly(word, "-+" if level.plus else "-")
         if level.subs and not self.operands and (not level.operands or (plain and self._may_be_sub(word))):
             self._problem("opaque.unlisted_subcommand", word, word.prefix)
         elif not plain:
@@ -219,10 +202,10 @@ class _Reading(Parsed):
         self.operands.append(word)
         spec = nested_spec(level, self)
         if spec is not None and len(self.operands) == len(spec):
-            self.operands.extend(self.words[self.at :])
-            self.at = len(self.words)
+            self.operands.extend(self._words[self._at :])
+            self._at = len(self._words)
         elif not level.permute and plain and not several(word):
-            self.ended = True
+            self._ended = True
 
     def _may_be_sub(self, word: Word) -> bool:
         """Whether a word of unknown text, or that has several, can name a subcommand."""
@@ -286,22 +269,22 @@ class _Reading(Parsed):
 
     def _value(self, option: Option, name: str, word: Word) -> None:
         """The value of `option` is the next word."""
-        if option.arity is Arity.TWO and self.at < len(self.words):
-            if several(self.words[self.at]) and not self.level.inert:
-                self._problem("opaque.dynamic_option", self.words[self.at], name)
-            self.at += 1
-        if self.at >= len(self.words):
+        if option.arity is Arity.TWO and self._at < len(self._words):
+            if several(self._words[self._at]) and not self.level.inert:
+                self._problem("opaque.dynamic_option", self._words[self._at], name)
+            self._at += 1
+        if self._at >= len(self._words):
             self._give(option, name, word)
             return
-        value = self.words[self.at]
-        self.at += 1
+        value = self._words[self._at]
+        self._at += 1
         if several(value) and not self.level.inert and not (_PLAIN in value.flags and self._no_option_follows()):
             self._problem("opaque.dynamic_option", value, f"{name} {value.prefix}")
         self._give(option, name, word, value)
 
     def _no_option_follows(self) -> bool:
         """Whether it is all the same which of the words behind are operands: none of them can be an option."""
-        return all(word.value is not None and word.value[:1] not in ("-", "+") for word in self.words[self.at :])
+        return all(word.value is not None and word.value[:1] not in ("-", "+") for word in self._words[self._at :])
 
     def _option(self, word: Word, text: str) -> None:
         level = self.level
@@ -361,13 +344,13 @@ class _Reading(Parsed):
 
     def _bundle(self) -> None:
         """The first word is a cluster without a dash; values follow in the order of its letters (tar, ps, ar)."""
-        word = self.words[0]
+        word = self._words[0]
         text = word.value
         if text is None or not text or text[0] == "-" or (self.level.subs and text in self.level.subs):
             return
         if not text.isalpha():
             return
-        self.at = 1
+        self._at = 1
         for char in text:
             option = self.level.options.get("-" + char)
             if option is None:

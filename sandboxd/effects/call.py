@@ -22,6 +22,8 @@ HARMLESS_FILES = frozenset(
 )
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _HARMLESS = EffectKind.READ, Sensitivity.NONE
+_OPAQUE, _NETWORK, _SECRET = EffectKind.OPAQUE, EffectKind.NETWORK, Sensitivity.SECRET
+_FETCH, _SEND = Direction.FETCH, Direction.SEND
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 # Of a host with dots and no scheme, only an address is surely not a name that makes curl guess.
 _BARE = re.compile(r"(?:localhost|(?:\d{1,3}\.){3}\d{1,3}|[a-z0-9-]+(?=:\d))(?::\d{1,5})?(?:[/?#]|\Z)", re.I)
@@ -126,13 +128,13 @@ class Call:
                 detail,
                 role.recursive,
                 fragments=pieces,
-                sensitivity=Sensitivity.SECRET if secret else _HARMLESS,
+                sensitivity=_SECRET if secret else _HARMLESS,
                 direction=role.direction,
             )
         )
 
     def opaque(self, code: str, because: str, span: Span, detail: str = "", pieces: tuple[str, ...] = ()) -> None:
-        self.effects.append(Effect(EffectKind.OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
+        self.effects.append(Effect(_OPAQUE, because, span, None, code=code, detail=detail, fragments=pieces))
 
     def path(self, role: Role, word: Word | None, because: str, span: Span, *, edit: bool | None = None) -> None:
         """Add the effect of a path role on everything that `word` can name."""
@@ -159,13 +161,13 @@ class Call:
             self.effect(role, because, span)
             return
         direction = role.direction
-        if direction is Direction.FETCH and not is_literal(word):
-            direction = Direction.SEND
+        if direction is _FETCH and not is_literal(word):
+            direction = _SEND
         for text in word.values or (word.prefix,):
             match = _URL.match(text)
             scheme = "" if match is None else (match["scheme"] or "").lower()
             if role.name == "url.fetch" and scheme not in _FETCHED and not self._web(text):
-                direction = Direction.SEND  # without one of these schemes the program guesses, and may speak anything
+                direction = _SEND  # without one of these schemes the program guesses, and may speak anything
             if match is not None and (match["scheme"] or "").lower() == "file":
                 self.named(ROLES["path.read"], "/" + text[7:].partition("/")[2], because, word.span)
                 continue
@@ -173,7 +175,7 @@ class Call:
             if match is not None and (word.values or match["end"]):
                 host = match["host"].strip("[]").lower() + (match["port"] or "")
             self.effects.append(
-                Effect(EffectKind.NETWORK, because, word.span, host, fragments=fragments(word, self.place), direction=direction)
+                Effect(_NETWORK, because, word.span, host, fragments=fragments(word, self.place), direction=direction)
             )
 
     def _web(self, text: str) -> bool:
@@ -216,7 +218,7 @@ def mentioned(pieces: tuple[str, ...], code: bool = False) -> tuple[str, ...]:
     out: list[str] = []
     for piece in pieces:
         if code:
-            out += _CODE_TOKEN.findall(piece)
+            out += filter(None, _CODE_BREAK.split(piece, MAX_MENTIONS + 1)[: MAX_MENTIONS + 1])  # the last is all the rest
         else:
             out.append(piece)
             if "=" in piece:
@@ -228,7 +230,7 @@ def mentioned(pieces: tuple[str, ...], code: bool = False) -> tuple[str, ...]:
 
 # More tokens than this say nothing more.
 MAX_MENTIONS = 256
-_CODE_TOKEN = re.compile(r"[^\s\"'`()<>|;,=:&{}\[\]]+")
+_CODE_BREAK = re.compile(r"[\s\"'`()<>|;,=:&{}\[\]]+")
 _OPENS = frozenset((None, *(role.act for role in ROLES.values() if role.name in ("path.write", "path.append", "path.edit"))))
 
 

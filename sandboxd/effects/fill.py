@@ -21,43 +21,36 @@ _CHDIR = ROLES["path.chdir"]
 _INTO = frozenset(("path.into", "path.into_tree", "path.link"))
 
 
-def fill(call: Call) -> None:
-    """Add to `call` all that its words do."""
-    _Filling(call).run()
-
-
-class _Filling:
+class Filling(Call):
     """From a parsed command to its effects: standing ones, options, operands, then the tool's own language."""
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.appended = call.appended
+    __slots__ = ("least", "most")
+
+    def run(self) -> None:
+        """Add all that the words do."""
+        parsed = self.parsed
         loose = 0
-        for word in call.parsed.operands:
+        for word in parsed.operands:
             if word.flags and several(word):
                 loose += 1
         # How many operands there are: at least, and at most when that is known.
-        self.least = len(call.parsed.operands) - loose
-        self.most = None if loose or call.appended else self.least
-
-    def run(self) -> None:
-        call = self.call
-        parsed = call.parsed
+        self.least = len(parsed.operands) - loose
+        self.most = None if loose or self.appended else self.least
         level = parsed.level
         for problem in parsed.problems:
-            call.opaque(problem.code, f"{level.id}.unlisted", problem.span, problem.detail, call.mentions())
+            self.opaque(problem.code, f"{level.id}.unlisted", problem.span, problem.detail, self.mentions())
         if level.subs and level.operands is None and not level.any and not (parsed.operands or parsed.problems):
-            call.opaque("opaque.unlisted_subcommand", f"{level.id}.unlisted", call.span, "", call.mentions())
+            self.opaque("opaque.unlisted_subcommand", f"{level.id}.unlisted", self.span, "", self.mentions())
         if self.appended and not level.inert and not self._behind_end():
-            call.opaque("opaque.dynamic_option", f"{level.id}.appended", call.span, "", call.mentions())
+            self.opaque("opaque.dynamic_option", f"{level.id}.appended", self.span, "", self.mentions())
         if parsed.given:
             self._chdir()
         whens: list[When] = []
-        call.edit = level.edit
+        self.edit = level.edit
         for when in level.when:
             if argv.matches(when, parsed.names, self.least, self.most):
                 whens.append(when)
-                call.edit = call.edit or when.edit
+                self.edit = self.edit or when.edit
         for standing in level.effects:
             self._standing(standing, f"{level.id}.effects")
         for when in whens:
@@ -78,75 +71,70 @@ class _Filling:
             for word in parsed.operands[parsed.end :]:
                 self._role(level.behind, word, f"{level.id}.behind", word.span)
         if level.language:
-            READERS[level.language](call)
-        if call.sends:
-            call.effects[:] = [
-                effect._replace(direction=_SEND) if effect.direction is _FETCH else effect for effect in call.effects
+            READERS[level.language](self)
+        if self.sends:
+            self.effects[:] = [
+                effect._replace(direction=_SEND) if effect.direction is _FETCH else effect for effect in self.effects
             ]
         self._network()
 
     def _network(self) -> None:
         """Any unknown word of a command that talks to a host can carry data out; credentials are named."""
-        call = self.call
-        for effect in call.effects:
+        for effect in self.effects:
             if effect.kind is _NETWORK:
                 break
         else:
             return
-        dynamic = self.appended or any(not is_literal(word) for word in call.words)
-        keys = call.parsed.table.credentials
-        for at, effect in enumerate(call.effects):
+        dynamic = self.appended or any(not is_literal(word) for word in self.words)
+        keys = self.parsed.table.credentials
+        for at, effect in enumerate(self.effects):
             if effect.kind is _NETWORK:
                 direction = _SEND if dynamic and effect.direction is _FETCH else effect.direction
-                call.effects[at] = effect._replace(direction=direction, detail=effect.detail or " ".join(keys))
+                self.effects[at] = effect._replace(direction=direction, detail=effect.detail or " ".join(keys))
 
     def _behind_end(self) -> bool:
-        call = self.call
-        words = [word.value for word in call.words]
-        return "--" in words or (not call.parsed.level.permute and bool(call.parsed.operands))
+        words = [word.value for word in self.words]
+        return "--" in words or (not self.parsed.level.permute and bool(self.parsed.operands))
 
     def _chdir(self) -> None:
         """Options that change the directory count for all paths of the command, wherever they stand; tar reads its own."""
-        call = self.call
-        if call.parsed.level.language != "tar":
-            for given in call.parsed.given:
+        if self.parsed.level.language != "tar":
+            for given in self.parsed.given:
                 if given.option.role is _CHDIR:
-                    call.place = moved(given.value, call.place)
+                    self.place = moved(given.value, self.place)
 
     def _standing(self, standing: Standing, because: str) -> None:
-        call = self.call
         role = standing.role
         if role.name == "send":
-            call.sends = True
+            self.sends = True
         elif role.path:
             if standing.target is None:
-                call.at(role, Target(None), because, call.span)
+                self.at(role, Target(None), because, self.span)
             else:
-                call.named(role, _home(standing.target, call.place.home), because, call.span)
+                self.named(role, _home(standing.target, self.place.home), because, self.span)
         elif role.name == "git.config":
-            self._git_config(role, because, call.span)
+            self._git_config(role, because, self.span)
         elif role.name == "git.global":
-            call.named(ROLES["path.edit"], f"{call.place.home}/.gitconfig", because, call.span, edit=False)
+            self.named(ROLES["path.edit"], f"{self.place.home}/.gitconfig", because, self.span, edit=False)
         elif role.name == "secret":
-            call.effect(role, because, call.span, detail=standing.target or "", secret=True)
+            self.effect(role, because, self.span, detail=standing.target or "", secret=True)
         elif role.kind is _OPAQUE:
-            pieces = call.mentions(role.name in _CODE)
-            call.effect(role, because, call.span, detail=standing.target or "", pieces=pieces)
+            pieces = self.mentions(role.name in _CODE)
+            self.effect(role, because, self.span, detail=standing.target or "", pieces=pieces)
         else:
-            call.effect(role, because, call.span, standing.target)
+            self.effect(role, because, self.span, standing.target)
 
     def _git_config(self, role: Role, because: str, span: Span) -> None:
-        call = self.call
-        folders = call.values("--git-dir")
-        for target in (t for word in folders for t in resolve(word, call.place)):
+        folders = self.values("--git-dir")
+        for target in (t for word in folders for t in resolve(word, self.place)):
             path = None if target.path is None else f"{target.path}/config"
-            call.at(role, target._replace(path=path), because, span, edit=False)
+            self.at(role, target._replace(path=path), because, span, edit=False)
         if not folders:
-            call.named(role, ".git/config", because, span, edit=False)
+            self.named(role, ".git/config", because, span, edit=False)
 
     def _given(self, given: Given) -> None:
-        option, call = given.option, self.call
-        because = f"{call.id}.{option.names[-1]}"
+        option = given.option
+        because = f"{self.id}.{option.names[-1]}"
         role = option.role
         if option.values is not None:
             value = given.value
@@ -158,16 +146,15 @@ class _Filling:
             self._standing(standing, because)
 
     def _role(self, role: Role, word: Word | None, because: str, span: Span) -> None:
-        call = self.call
         name = role.name
         if role is TEXT or role is _CHDIR:
             return
         if name == "program":
             if word is not None:
-                call.programs.append(word)
+                self.programs.append(word)
             return
         if name == "send":
-            call.sends = True
+            self.sends = True
         elif role.path:
             if name in _INTO:
                 self._into(role, word, because, span)
@@ -175,45 +162,45 @@ class _Filling:
             if name == "path.mirror":
                 self._into(ROLES["path.into_tree"], word, because, span)
             elif name == "path.send":
-                call.sends = True
-            call.path(role, word, because, span)
+                self.sends = True
+            self.path(role, word, because, span)
         elif role.kind is _NETWORK:
-            call.host(role, word, because, span)
+            self.host(role, word, because, span)
         elif name in ("command", "code.rest"):
             self._nested(name, because)
         elif name == "code.shell":
             if word is None:
-                call.opaque("opaque.dynamic_code", because, span)
+                self.opaque("opaque.dynamic_code", because, span)
             else:
-                call.code(word, f"{call.name}", because)
+                self.code(word, f"{self.name}", because)
         elif name == "secret":
-            call.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
+            self.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
         elif name == "secret.named":
             texts = () if word is None else word.values
             if not texts or any("secret" in text.lower() for text in texts):
-                call.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
+                self.effect(role, because, span, detail="" if word is None else word.prefix, secret=True)
         elif name == "value":
             self._value(role, word, because)
         elif name == "name":
             if word is None or not word.values or not all(_PLAIN_NAME.fullmatch(text) for text in word.values):
-                call.opaque("opaque.script", because, span, "it may be a file that is run", call.mentions())
+                self.opaque("opaque.script", because, span, "it may be a file that is run", self.mentions())
         elif name in ("git.config", "git.global"):
             self._standing(Standing(role), because)
         elif name == "git.format":
             if word is None or not word.values or any("%G" in value or "%(signature" in value for value in word.values):
-                call.opaque("opaque.program", because, span, "a pretty format that may run gpg")
+                self.opaque("opaque.program", because, span, "a pretty format that may run gpg")
         elif name == "git.remote":
             if word is not None and word.values and all(_REMOTE.fullmatch(text) for text in word.values):
-                call.effect(ROLES["host.fetch"], because, span, "remote")
+                self.effect(ROLES["host.fetch"], because, span, "remote")
             else:
-                call.host(ROLES["url.fetch"], word, because, span)
+                self.host(ROLES["url.fetch"], word, because, span)
         elif name == "git.object":
             self._git_object(role, word, because, span)
         else:
-            pieces = () if word is None else fragments(word, call.place)
+            pieces = () if word is None else fragments(word, self.place)
             if role.kind is _OPAQUE:
-                pieces = call.mentions(name in _CODE, word if name in _NAMES_CODE else None)
-            call.effect(role, because, span, None if word is None else word.value, pieces=pieces)
+                pieces = self.mentions(name in _CODE, word if name in _NAMES_CODE else None)
+            self.effect(role, because, span, None if word is None else word.value, pieces=pieces)
 
     def _value(self, role: Role, word: Word | None, because: str) -> None:
         """A value that may stand for the contents of a file. An unknown one is a send by `_network`."""
@@ -221,68 +208,64 @@ class _Filling:
             for mark in _FILE_MARKS:
                 at = 0 if text.startswith(mark) else text.find(f"={mark}") + 1
                 if word is not None and (at or text.startswith(mark)):
-                    self.call.sends = True
-                    self.call.named(role, text[at + len(mark) :] or ".", because, word.span)
+                    self.sends = True
+                    self.named(role, text[at + len(mark) :] or ".", because, word.span)
 
     def _git_object(self, role: Role, word: Word | None, because: str, span: Span) -> None:
         """A revision, `REV:path`, or a path: what counts is whether its contents are secret."""
-        call = self.call
         if word is None or not word.values:
-            call.path(role, word, because, span)
+            self.path(role, word, because, span)
             return
         for value in word.values:
-            call.named(role, value.rpartition(":")[2] or value, because, word.span)
-        call.effects[:] = [
+            self.named(role, value.rpartition(":")[2] or value, because, word.span)
+        self.effects[:] = [
             effect._replace(sensitivity=Sensitivity.NONE)
             if effect.because == because and effect.sensitivity is Sensitivity.SETTINGS
             else effect
-            for effect in call.effects
+            for effect in self.effects
         ]
 
     def _nested(self, name: str, because: str) -> None:
-        call = self.call
-        spec = argv.nested_spec(call.parsed.level, call.parsed)
-        words = tuple(call.parsed.operands[len(spec) - 1 :]) if spec else ()
-        if not words or call.nested_done:
+        spec = argv.nested_spec(self.parsed.level, self.parsed)
+        words = tuple(self.parsed.operands[len(spec) - 1 :]) if spec else ()
+        if not words or self.nested_done:
             return
-        call.nested_done = True
+        self.nested_done = True
         if name == "command":
-            call.nest(words, call.name, appended=self.appended, harmless=call.parsed.table.wrapper == "harmless")
+            self.nest(words, self.name, appended=self.appended, harmless=self.parsed.table.wrapper == "harmless")
         elif len(words) == 1 and not self.appended:
-            call.code(words[0], call.name, because)
+            self.code(words[0], self.name, because)
         elif all(is_literal(word) and word.value is not None for word in words) and not self.appended:
             text = " ".join(word.value or "" for word in words)
-            call.code(argv.literal(text, Span(words[0].span.start, words[-1].span.end)), call.name, because)
+            self.code(argv.literal(text, Span(words[0].span.start, words[-1].span.end)), self.name, because)
         else:
-            call.opaque("opaque.dynamic_code", because, call.span, call.name, call.mentions())
+            self.opaque("opaque.dynamic_code", because, self.span, self.name, self.mentions())
 
     def _into(self, role: Role, word: Word | None, because: str, span: Span) -> None:
         """A destination: the path itself and, in case it is a directory, the sources' names below it."""
-        call = self.call
         link = role.name == "path.link"
-        targets = (Target(None),) if word is None else resolve(word, call.place)
+        targets = (Target(None),) if word is None else resolve(word, self.place)
         plain = ROLES["path.link"] if link else ROLES["path.into"]
-        sources = [source for source in call.sources if source is not word]
+        sources = [source for source in self.sources if source is not word]
         spread = role.name == "path.into_tree" and any(_is_contents(source) for source in sources)
         for target in targets:
-            call.at(role if spread else plain, target, because, span)
+            self.at(role if spread else plain, target, because, span)
             if target.path is None or (word is not None and _looks_like_file(word) and not link):
                 continue
             for source in sources:
-                for name in _names(source, call.place):
+                for name in _names(source, self.place):
                     if name is None:
                         continue
                     inside = target._replace(
                         path=f"{target.path.rstrip('/')}/{name}", pattern=target.pattern or _is_pattern(name)
                     )
-                    call.at(role, inside, because, span)
+                    self.at(role, inside, because, span)
         if link and word is not None:
-            call.links.extend((source, word) for source in sources)
+            self.links.extend((source, word) for source in sources)
 
     def _roles(self, whens: list[When]) -> list[tuple[Word, tuple[Role, ...]]]:
         """Each operand with the roles it can have; none where no operand has an effect."""
-        call = self.call
-        parsed = call.parsed
+        parsed = self.parsed
         level = parsed.level
         operands = parsed.operands
         if level.any or not (operands or self.appended):
@@ -290,8 +273,8 @@ class _Filling:
         specs = self._specs(whens, level)
         if operands and not specs:
             if not parsed.problems:
-                call.opaque(
-                    "opaque.unlisted_operand", f"{level.id}.unlisted", operands[0].span, operands[0].prefix, call.mentions()
+                self.opaque(
+                    "opaque.unlisted_operand", f"{level.id}.unlisted", operands[0].span, operands[0].prefix, self.mentions()
                 )
             return []
         if self.most is not None and len(specs) == 1 and len(specs[0]) == 1 and specs[0][0].many:
@@ -299,24 +282,24 @@ class _Filling:
             if role is TEXT:
                 return []
             if role.name in _SOURCES:
-                call.sources = operands
+                self.sources = operands
             only = (role,)
             return [(word, only) for word in operands]
         pairs: list[tuple[Word, list[Role]]] = [(word, []) for word in operands]
         for spec in specs:
             self._assign(spec, pairs)
-        call.sources = [word for word, roles in pairs if any(role.name in _SOURCES for role in roles)]
+        self.sources = [word for word, roles in pairs if any(role.name in _SOURCES for role in roles)]
         found = [(word, tuple(dict.fromkeys(roles))) for word, roles in pairs]
         if self.appended:
             if any(spec and spec[-1].role.nests and len(operands) < len(spec) for spec in specs):
-                call.opaque("opaque.dynamic_command", f"{level.id}.appended", call.span, "", call.mentions())
+                self.opaque("opaque.dynamic_command", f"{level.id}.appended", self.span, "", self.mentions())
             roles = [operand.role for spec in specs for operand in spec if operand.role.name != "text"]
             for role in dict.fromkeys(roles):
                 if role.path and role.kind is not None:
-                    target = Target(None, fragments=call.feed)
-                    call.at(role, target, f"{level.id}.appended", call.span)
+                    target = Target(None, fragments=self.feed)
+                    self.at(role, target, f"{level.id}.appended", self.span)
                 elif not role.nests and role.name != "program":
-                    self._role(role, None, f"{level.id}.appended", call.span)
+                    self._role(role, None, f"{level.id}.appended", self.span)
         return found
 
     def _specs(self, whens: list[When], level: Level) -> list[tuple[Operand, ...]]:
@@ -333,7 +316,6 @@ class _Filling:
         return out
 
     def _assign(self, spec: tuple[Operand, ...], pairs: list[tuple[Word, list[Role]]]) -> None:
-        call = self.call
         total = len(pairs)
         if spec and spec[-1].role.nests:
             for at, (_, roles) in enumerate(pairs[: len(spec)]):
@@ -346,11 +328,11 @@ class _Filling:
         first = loose[0] if loose else total
         last = loose[-1] if loose else -1
         if many is None and (
-            total > len(spec) or (loose and not call.parsed.level.inert) or (self.appended and not call.parsed.level.inert)
+            total > len(spec) or (loose and not self.parsed.level.inert) or (self.appended and not self.parsed.level.inert)
         ):
             word = pairs[min(len(spec), total - 1)][0] if pairs else None
             if word is not None:
-                call.opaque("opaque.unlisted_operand", f"{call.id}.unlisted", word.span, word.prefix, call.mentions())
+                self.opaque("opaque.unlisted_operand", f"{self.id}.unlisted", word.span, word.prefix, self.mentions())
         for at, (_, roles) in enumerate(pairs):
             from_end = total - at
             if at < min(first, len(head)) and (not tail or from_end > len(tail) or total < len(head) + len(tail)):

@@ -60,14 +60,18 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     readers: list[str] = []
     carried: list[str] = []  # names that are given a positional parameter
     lists: list[str] = []  # what loops run over; which variable they fill is not told
+    functions = script.functions
     for command in script.subcommands:
-        for redirect in command.redirects:
-            if redirect.op in (_HEREDOC, _HERESTRING):
-                texts.extend(_lines(redirect.target, place))
         name = command.argv[0].value if command.argv else None
-        if name is None or (name not in _FILLING and name not in script.functions):
+        says = name is not None and (name in _FILLING or name in functions)
+        if not (says or command.redirects or command.assignments or command.kind is _WORDS):
+            continue
+        for redirect in command.redirects:
+            if redirect.op is _HEREDOC or redirect.op is _HERESTRING:
+                texts.extend(_lines(redirect.target, place))
+        if not says:
             pass
-        elif name == "set" or name in script.functions:
+        elif name == "set" or name in functions:
             positional.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         elif name in ("read", "mapfile", "readarray"):
             readers.extend(word.value for word in command.argv[1:] if word.value and not word.value.startswith("-"))

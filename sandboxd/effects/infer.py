@@ -10,9 +10,9 @@ from typing import Protocol
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import several
-from sandboxd.effects.call import HARMLESS_FILES, Call, Nested, mentioned, path_effect
+from sandboxd.effects.call import HARMLESS_FILES, Nested, mentioned, path_effect
 from sandboxd.effects.environment import Environment
-from sandboxd.effects.fill import fill
+from sandboxd.effects.fill import Filling
 from sandboxd.effects.outputs import settle
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.rows import Table
@@ -251,13 +251,13 @@ class Inference:
         if name == "command" and len(words) > 2 and words[1].value in _LOOKS_UP:
             # Whatever stands behind, it is only looked up.
             words = (*words[:2], argv.literal("--", words[1].span), *words[2:])
-        parsed = argv.read(table, words[1:])
+        parsed = argv.Parsed(table, words[1:])
         self.levels.append(parsed.level.id)
         self.wrapper = table.wrapper
         if parsed.exact:
             return
         command = self.command
-        call = Call(
+        call = Filling(
             name,
             words,
             parsed,
@@ -272,7 +272,7 @@ class Inference:
         for redirect in command.redirects:
             call.piped = call.piped or redirect.reads
             call.heredoc = call.heredoc or redirect.op in _HERE
-        fill(call)
+        call.run()
         self.effects += call.effects
         self.nested += call.nested
         self.links += call.links

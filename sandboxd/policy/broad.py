@@ -118,7 +118,7 @@ def set_aside(inputs: Inputs) -> tuple[Rule, ...]:
 
 
 def _narrows(inputs: Inputs) -> bool:
-    return MODES[effective(inputs.mode, inputs.max_mode)].classifies
+    return MODES[inputs.mode if inputs.max_mode is None else effective(inputs.mode, inputs.max_mode)].classifies
 
 
 def _split(rules: RuleSet) -> tuple[RuleSet, RuleSet, tuple[Rule, ...]]:

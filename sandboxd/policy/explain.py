@@ -36,7 +36,10 @@ def name(analysis: Analysis, command: AnalyzedCommand | None) -> str:
         text = " ".join(["…" if word is None else word for word in command.argv])
     else:
         text = analysis.text[command.subcommand.span.start : command.subcommand.span.end]
-    text = " ".join(text.split())
+    words = text.split(None, _SHOWN)
+    if len(words) > _SHOWN:  # the last is all the rest: some are whole programs, of which the ends are shown
+        return f"{' '.join(words[:_SHOWN])[: _SHOWN - 20]} … {' '.join(text.rsplit(None, 17))[-17:]}"
+    text = " ".join(words)
     return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 20]} … {text[-17:]}"
 
 
@@ -190,10 +193,13 @@ def flip(inputs: Inputs, reason: str, findings: tuple[Finding, ...], hits: tuple
     return f"leave the protected path alone, or {_APPROVE}" if reason.startswith("protected.") else _APPROVE
 
 
+_CAN_EDIT = frozenset((Mode.DEFAULT, Mode.BUBBLE, Mode.DONT_ASK))  # where acceptEdits would allow more
+
+
 def flip_default(edits: bool, suggestions: tuple[str, ...], mode: Mode) -> str:
     """The smallest change for step 3: a mode that would do, a rule that would do, else a person."""
     ways = []
-    if edits and mode in (Mode.DEFAULT, Mode.BUBBLE, Mode.DONT_ASK):
+    if edits and mode in _CAN_EDIT:
         ways.append("allow it once by running in acceptEdits mode")
     if suggestions:
         noun = "rule" if len(suggestions) == 1 else "rules"

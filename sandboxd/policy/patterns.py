@@ -223,6 +223,12 @@ def _literal_names(glob: str) -> frozenset[str]:
     return frozenset(name for name in glob.split("/") if not is_glob(name) and "\\" not in name)
 
 
+def literal_name(glob: str) -> str | None:
+    """The last component of a path glob that holds no pattern: a name that every path which it matches has."""
+    names = [name for name in glob.split("/") if name in _literal_names(glob)]
+    return names[-1] if names and names[-1] else None
+
+
 def path_covered(globs: tuple[str, ...], target: str, *, pattern: bool, tree: bool) -> bool:
     """Whether a rule that allows covers every path that `target` can mean."""
     if not pattern and not tree:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from sandboxd.model import AnalyzedCommand
 from sandboxd.policy.destinations import KNOWN
@@ -122,9 +123,10 @@ _INTERESTING = frozenset(
 )
 
 
-def interesting(argv: Argv) -> bool:
-    """Whether any table here knows the program: a quick no for all others."""
-    name = program(argv)
+@lru_cache(maxsize=1024)
+def interesting(word: str | None) -> bool:
+    """Whether any table here knows the program that the first word of an argv names: a quick no for all others."""
+    name = program((word,))
     return name is not None and (name in _INTERESTING or _formats(name))
 
 
@@ -134,8 +136,8 @@ def _formats(name: str) -> bool:
 
 def views(command: AnalyzedCommand) -> tuple[Argv, ...]:
     """The argvs of a command that can differ: as written, and without its wrappers."""
-    bare = command.bare or command.harmless
-    return (command.argv,) if not bare or bare == command.argv else (command.argv, bare)
+    argv, bare = command.argv, command.bare or command.harmless
+    return (argv,) if bare is argv or not bare or bare == argv else (argv, bare)
 
 
 def privilege(argv: Argv) -> str | None:
@@ -256,6 +258,7 @@ def _install(argv: Argv) -> str | None:
 
 _IN_PLACE = re.compile(r"-[a-zA-Z]*i(?:\..*)?|--in-?place(?:=.*)?|-w|--write|--fix|--overwrite")
 _OUTPUT = re.compile(r"-o|--out(?:put|file)?(?:-file)?")
+_TELLS = re.compile(r"-o|-[a-zA-Z]*i|-w|--(?:out|in-?place|write|fix|overwrite)")  # how every option of these begins
 _SEARCHERS = re.compile(r".*grep|ack|ag|rg|less|more|curl")
 _EDITORS = word_set(
     "ed red ex vi vim nvim gvim nano pico emacs emacsclient micro joe jed kak hx mcedit code codium gedit kate subl"
@@ -283,10 +286,12 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
         found = _run_on(argv)
         if found is not None:
             return found
+    if name not in _WRITERS and not any(word[:1] == "-" and _TELLS.match(word) for word in (*known(argv), *mentions)):
+        return None
+    if _SEARCHERS.fullmatch(name):
+        return None
     words = list(dict.fromkeys((*known(argv), *mentions)))
     options = [(at, word) for at, word in enumerate(words) if word[:1] == "-"]
-    if (name not in _WRITERS and not options) or _SEARCHERS.fullmatch(name):
-        return None
     for at, word in options:
         option, _, value = word.partition("=")
         if _OUTPUT.fullmatch(option):
@@ -318,6 +323,8 @@ def _run_on(argv: Argv) -> str | None:
         return None
     changes = False
     for word in known(("", *argv)):
+        if not changes and ">" not in word and not any(map(word.__contains__, _CHANGERS)):
+            continue  # nearly every word, and some are whole programs
         tokens: list[str] = _TOKENS.findall(word)
         for token in tokens:
             target = token.rpartition(">")[2]

@@ -32,6 +32,7 @@ from sandboxd.policy.patterns import (
     host_matches,
     in_text,
     in_words,
+    literal_name,
     parse_argv_pattern,
     path_covered,
     path_globs,
@@ -291,21 +292,29 @@ def project_of(origin: str) -> str | None:
 class RuleIndex:
     """The rules of a session in one place, by what they are asked: `whole` tools, `commands`, `effects` by their kind,
     other `texts`. `by_program` gives the numbers of the commands' rules that name that program, `by_any` those of rules
-    that may speak of every program."""
+    that may speak of every program. `names` holds, by kind of effect, a component of each path that its rules match, where
+    all of them have one."""
 
     whole: tuple[Compiled, ...]
     commands: tuple[Compiled, ...]
     effects: dict[EffectKind, tuple[Compiled, ...]]
+    names: dict[EffectKind, frozenset[str]]
     texts: tuple[Compiled, ...]
     by_program: dict[str, tuple[int, ...]]
     by_any: tuple[int, ...]
     verbatim: frozenset[str]  # the texts that rules allow byte by byte
 
-    def about(self, programs: set[str]) -> list[Compiled]:
-        """The commands' rules that can speak of one of these programs, in their order."""
-        found = [number for program in programs for number in self.by_program.get(program, ())]
-        if self.by_any:
-            found += self.by_any
+    def about(self, command: AnalyzedCommand) -> list[Compiled]:
+        """The commands' rules that can speak of the program in one of its views, with or without directory, in their order."""
+        found = [*self.by_any]
+        last = None
+        for argv in (command.argv, command.harmless, command.bare):
+            name = argv[0] if argv else None
+            if name is not None and name != last:
+                last = name
+                found += self.by_program.get(name, ())
+                if "/" in name:
+                    found += self.by_program.get(name.rpartition("/")[2], ())
         return [self.commands[number] for number in sorted(set(found))] if found else []
 
 
@@ -335,6 +344,7 @@ def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
         tuple(one for one in compiled if one.rule.content is None),
         commands,
         effects,
+        {kind: names for kind, rules in effects.items() if (names := _names(rules))},
         tuple(one for one in compiled if one.family == "text" and one.argv is not None),
         by_program,
         by_program.pop("", ()),
@@ -344,6 +354,12 @@ def index_rules(rules: RuleSet, place: Place) -> RuleIndex:
         _CACHE.clear()  # in one step: several threads judge at once
     _CACHE[key] = (rules, index)
     return index
+
+
+def _names(rules: tuple[Compiled, ...]) -> frozenset[str]:
+    """A literal component of every glob of the rules; none when one of them has none, or is not about paths."""
+    found = [literal_name(glob) for one in rules for glob in one.globs or ("*",)]
+    return frozenset() if None in found else frozenset(name for name in found if name)
 
 
 # git's options before its subcommand that take the next word.

@@ -17,11 +17,13 @@ from sandboxd.paths import is_within, join, normalize
 from sandboxd.policy import programs
 from sandboxd.policy.destinations import destination
 from sandboxd.policy.gittouch import Argv
+from sandboxd.policy.programs import interesting
 from sandboxd.sensitive import sensitivity
 
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _OPAQUE, _SETTINGS, _RENAME = EffectKind.READ, EffectKind.OPAQUE, Sensitivity.SETTINGS, Act.RENAME
+_DELETE, _EXTRACT, _WRITE, _LINK, _METADATA = EffectKind.DELETE, Act.EXTRACT, Act.WRITE, Act.LINK, Act.METADATA
 # Devices that every program may write to.
 SINKS = frozenset(
     (
@@ -110,7 +112,7 @@ class _Look:
             self.interactions.append(Finding("interaction.unsandboxed", why))
         for command in inputs.analysis.commands:
             for argv in programs.views(command):
-                if programs.interesting(argv):
+                if argv and interesting(argv[0]):
                     self._program(command, argv)
             for effect in command.effects:
                 kind = effect.kind
@@ -183,7 +185,7 @@ class _Look:
             self._touch(command, effect, effect.target)
         real = None if effect.pattern else self.facts.real(effect.target)
         if real is not None and real != effect.target:
-            if effect.kind is not EffectKind.DELETE:
+            if effect.kind is not _DELETE:
                 self._catastrophe(command, effect, real, tree)
             if not effect.code.startswith(_GIT_OWN):
                 self._touch(command, effect, real)
@@ -191,7 +193,7 @@ class _Look:
     def _catastrophe(self, command: AnalyzedCommand, effect: Effect, target: str, tree: bool) -> None:
         scope = self.scope
         why = None
-        if effect.kind is EffectKind.DELETE and tree:
+        if effect.kind is _DELETE and tree:
             judge = killswitch.catastrophic_pattern if effect.pattern else killswitch.catastrophic_target
             why = judge(target, scope.home, scope.workspace)
             if why is not None and effect.code == _MIRROR:
@@ -199,13 +201,13 @@ class _Look:
                 self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
                 return
             if why is not None:
-                verb = "moves" if effect.act is Act.RENAME else "deletes"
+                verb = "moves" if effect.act is _RENAME else "deletes"
                 self.catastrophes.append(Finding("catastrophe.tree", f"it {verb} {why} (`{target}`)", command, effect))
                 return
             if effect.pattern and killswitch.empties(target, scope.workspace):
                 found = Finding("interaction.possibly_catastrophic", "it empties the whole workspace", command, effect)
                 self.interactions.append(found)
-        elif effect.act is Act.METADATA and tree:
+        elif effect.act is _METADATA and tree:
             why = killswitch.catastrophic_target(target, scope.home, None)
             if why is not None:
                 text = f"it changes owner or permissions of {why} (`{target}`)"
@@ -221,11 +223,11 @@ class _Look:
         name = self._protected(target, effect.pattern)
         if name is not None and self._may_not_be(command, target):
             return
-        if name is None and effect.act is Act.EXTRACT:
+        if name is None and effect.act is _EXTRACT:
             name = killswitch.covers_protected(target, self.scope.home)
-        if name is None and effect.act is Act.WRITE and effect.recursive and _spills(command.argv):
+        if name is None and effect.act is _WRITE and effect.recursive and _spills(command.argv):
             name = killswitch.covers_protected(target, self.scope.home)
-        if name is None and effect.kind is EffectKind.DELETE and effect.recursive and not effect.pattern:
+        if name is None and effect.kind is _DELETE and effect.recursive and not effect.pattern:
             name = killswitch.covers_protected(target, self.scope.home)
             if name is None and effect.code == _MIRROR:  # not `rm -rf`, which says what it deletes
                 name = next((path for path in self.facts.protected if is_within(path, target)), None)
@@ -234,7 +236,7 @@ class _Look:
             name = next(led, None)
         if name is not None:
             self._touched(command, effect, name, "" if effect.pattern else target)
-        elif effect.act is Act.LINK:
+        elif effect.act is _LINK:
             self._link(command, effect, target)
 
     def _may_not_be(self, command: AnalyzedCommand, target: str) -> bool:
@@ -269,7 +271,7 @@ class _Look:
             word and (word == "--symbolic" or re.fullmatch(r"-[a-zA-Z]*s[a-zA-Z]*", word)) for word in command.argv[1:]
         )
         for source in command.effects:
-            if source.kind is not EffectKind.READ or source.target is None:
+            if source.kind is not _READ or source.target is None:
                 continue
             name = self._protected(source.target, source.pattern)
             if name is not None:
@@ -293,12 +295,12 @@ class _Look:
         elif not guarded(self.inputs) and not effect.code.startswith(_GIT_OWN):
             text = "what it writes to is not known, and the sandbox here does not guard all protected paths"
             self.touches.append(Finding("protected.unknown", text, command, effect))
-        if effect.kind is not EffectKind.DELETE or not (effect.recursive or effect.act is Act.RENAME):
+        if effect.kind is not _DELETE or not (effect.recursive or effect.act is _RENAME):
             return
         if not effect.fragments:
             why = self._whole(command, effect)
             if why is not None:
-                verb = "move" if effect.act is Act.RENAME else "delete"
+                verb = "move" if effect.act is _RENAME else "delete"
                 text = f"it would {verb} {why}"
                 self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
         elif effect.recursive:
@@ -354,15 +356,15 @@ class _Look:
 
 _VERBS = {
     Act.CREATE: "creates",
-    Act.WRITE: "writes",
+    _WRITE: "writes",
     Act.APPEND: "appends to",
     Act.TRUNCATE: "writes",
     Act.DELETE: "deletes",
-    Act.RENAME: "renames",
-    Act.METADATA: "changes the attributes of",
-    Act.LINK: "links",
+    _RENAME: "renames",
+    _METADATA: "changes the attributes of",
+    _LINK: "links",
     Act.MOUNT: "mounts over",
-    Act.EXTRACT: "extracts over",
+    _EXTRACT: "extracts over",
 }
 
 

@@ -18,14 +18,16 @@ READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
 _CHANGES = frozenset((EffectKind.WRITE, EffectKind.DELETE))
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _WRITE, _NETWORK, _SECRET = EffectKind.READ, EffectKind.WRITE, EffectKind.NETWORK, Sensitivity.SECRET
+_DELETE, _FETCH = EffectKind.DELETE, Direction.FETCH
 _NOBODY: frozenset[int] = frozenset()
+_START = ("",)  # the directory of the whole line
 _MOVES = frozenset(("cd", "pushd"))
 _NOTHING: frozenset[str | None] = frozenset()
 
 
 def may_write(path: str, scope: Scope) -> bool:
     """Whether an absolute path lies where a session may write without asking."""
-    return is_within_any(path, (scope.workspace, *scope.additional, scope.tmp))
+    return is_within(path, scope.workspace) or is_within_any(path, (*scope.additional, scope.tmp))
 
 
 def may_read(path: str, scope: Scope) -> bool:
@@ -82,23 +84,25 @@ class _Reach:
 
     def _directory(self, command: AnalyzedCommand) -> None:
         """`cd` out of the workspace, seen where the next command starts or in the last word of the `cd` itself."""
-        scope = self.scope
-        cwd = self.inputs.analysis.cwd
-        for start in command.subcommand.cwds or ():
+        cwds = command.subcommand.cwds
+        argv = command.bare or command.argv
+        moves = bool(argv) and argv[0] in _MOVES
+        if cwds == _START and not moves:
+            return
+        scope, cwd = self.scope, self.inputs.analysis.cwd
+        for start in cwds or ():
             if start:
                 path = join(cwd, expand_home(start, scope.home))
                 if not may_write(path, scope):
                     self._add("scope.directory", f"it changes to `{path}`, outside the workspace", command)
-        argv = command.bare or command.argv
-        if argv and argv[0] in _MOVES:
+        if moves:
             operands = [word for word in argv[1:] if word is None or not word.startswith("-")]
             if not operands:
                 path = scope.home if argv[0] == "cd" else cwd
             elif operands[-1] is None:
                 return
             else:
-                base = command.subcommand.cwds
-                start = base[0] if base else ""
+                start = cwds[0] if cwds else ""
                 path = join(join(cwd, expand_home(start, scope.home)), expand_home(operands[-1], scope.home))
             if not may_write(path, scope):
                 self._add("scope.directory", f"it changes to `{path}`, outside the workspace", command)
@@ -131,29 +135,32 @@ class _Reach:
             else:
                 return
         for path in paths:
-            if path != effect.target and not precise and sensitivity(path, self.scope.home) is Sensitivity.SECRET:
+            if path != effect.target and not precise and sensitivity(path, self.scope.home) is _SECRET:
                 text = f"it reads `{effect.target}`, which is `{path}` and holds secrets"
                 self._add("scope.secret", text, command, effect, path)
                 return
         if id(effect) in self.named or effect.target in self.edited:
             return
-        outside = next((path for path in paths if not may_read(path, self.scope)), None)
-        if outside is not None and (outside != "/" or effect.recursive or effect.pattern):
-            self._add("scope.read", f"it reads `{outside}`, outside the workspace", command, effect, outside)
+        for path in paths:
+            if not may_read(path, self.scope):
+                if path != "/" or effect.recursive or effect.pattern:
+                    self._add("scope.read", f"it reads `{path}`, outside the workspace", command, effect, path)
+                return
 
     def _write(self, command: AnalyzedCommand, effect: Effect) -> None:
         if (effect.target in SINKS and not effect.pattern) or id(effect) in self.named:
             return
         paths = self._settled(effect)
-        verb = "deletes" if effect.kind is EffectKind.DELETE else "writes to"
+        verb = "deletes" if effect.kind is _DELETE else "writes to"
         if paths is None:
             if effect.code.startswith("git."):
                 return  # git's own writes stay in its repository; step 3 asks for them
             self._add("scope.write_unresolved", f"what it {verb} is not known", command, effect)
             return
-        outside = next((path for path in paths if not may_write(path, self.scope)), None)
-        if outside is not None:
-            self._add("scope.write", f"it {verb} `{outside}`, outside the workspace", command, effect, outside)
+        for path in paths:
+            if not may_write(path, self.scope):
+                self._add("scope.write", f"it {verb} `{path}`, outside the workspace", command, effect, path)
+                return
 
 
 def more_than_reads(inputs: Inputs) -> Finding | None:
@@ -172,7 +179,7 @@ def more_than_reads(inputs: Inputs) -> Finding | None:
             kind = effect.kind
             if kind in READS or (kind is _WRITE and effect.target in SINKS):
                 continue
-            if kind is not _NETWORK or effect.direction is not Direction.FETCH:
+            if kind is not _NETWORK or effect.direction is not _FETCH:
                 return Finding(effect.code or kind.value, "", command, effect)
     if not analysis.read_only:
         return Finding("not_read_only", "the analysis does not call it read-only")

@@ -19,6 +19,7 @@ _BARE = re.compile(r"""[^ \t\n'"\\*()]+""")
 _RULED = re.compile(r"[A-Za-z][A-Za-z0-9_]*|mcp__[A-Za-z0-9_.-]+__[A-Za-z0-9_.-]+")
 _READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
 _WRITE, _HEREDOC = EffectKind.WRITE, RedirectOp.HEREDOC
+_SIMPLE = CommandKind.SIMPLE
 # What rules that allow see through.
 HARMLESS_WRAPPERS = frozenset(("timeout", "time", "nice", "nohup", "stdbuf", "command", "builtin"))
 _MAX_WORDS = 12
@@ -129,7 +130,7 @@ def _for_group(group: list[AnalyzedCommand]) -> tuple[str, ...] | None:
         return tuple(files)
     through = len(group) == 1 or all(command.via == "" or command.via in HARMLESS_WRAPPERS for command in group)
     argv = (outer.harmless or outer.argv) if through else outer.argv
-    if not outer.clean_env or not argv or len(argv) > _MAX_WORDS or outer.subcommand.kind is not CommandKind.SIMPLE:
+    if not outer.clean_env or not argv or len(argv) > _MAX_WORDS or outer.subcommand.kind is not _SIMPLE:
         return None
     known = [word for word in argv if word is not None]
     if len(known) != len(argv) or sum(map(len, known)) > _MAX_LENGTH:

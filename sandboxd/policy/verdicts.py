@@ -48,21 +48,12 @@ class Verdicts:
 
 
 _NONE = Verdicts()
+# Members as names of this module: Python 3.11 looks an enum's members up in Python.
+_WORDS, _SOURCE_ORDER = CommandKind.WORDS, Strategy.SOURCE_ORDER
 
 
 def place_of(inputs: Inputs) -> Place:
     return Place(inputs.analysis.cwd, inputs.scope.workspace, inputs.scope.home)
-
-
-def programs_of(command: AnalyzedCommand) -> set[str]:
-    """The names under which rules may speak of a command's program: in each of its views, with and without directory."""
-    names: set[str] = set()
-    for argv in (command.argv, command.harmless, command.bare):
-        name = argv[0] if argv else None
-        if name is not None and name not in names:
-            names.add(name)
-            names.add(name.rpartition("/")[2])
-    return names
 
 
 def judge_rules(inputs: Inputs) -> Verdicts:
@@ -73,10 +64,12 @@ def judge_rules(inputs: Inputs) -> Verdicts:
 
 
 class _Judge:
+    __slots__ = ("by_source", "covered", "hits", "index", "inputs", "opened", "seen_through", "wholly")
+
     def __init__(self, inputs: Inputs, index: RuleIndex) -> None:
         self.inputs = inputs
         self.index = index
-        self.by_source = inputs.rules.strategy is Strategy.SOURCE_ORDER
+        self.by_source = inputs.rules.strategy is _SOURCE_ORDER
         self.hits: list[Hit] = []
         self.covered: set[int] = set()
         self.wholly: set[int] = set()
@@ -98,7 +91,7 @@ class _Judge:
                 units = len(analysis.commands)
                 for command in analysis.commands:
                     self._enter(command)
-                    hits = self._by_words(command)
+                    hits = self._by_words(command) if index.commands else []
                     if hits or tool or self.opened:
                         self._unit(hits, tool, command)
         else:
@@ -109,7 +102,7 @@ class _Judge:
             for command in analysis.commands:
                 for effect in command.effects:
                     rules = index.effects.get(effect.kind)
-                    if rules is not None:
+                    if rules is not None and self._may_speak(effect):
                         found = self._by_effect(command, effect, rules)
                         if found:
                             self.hits.extend(self._settled(found))
@@ -167,10 +160,10 @@ class _Judge:
         ]
 
     def _by_words(self, command: AnalyzedCommand) -> list[Hit]:
-        if not command.argv or not self.index.commands or command.subcommand.kind is CommandKind.WORDS:
+        if not command.argv or command.subcommand.kind is _WORDS:
             return []
         unknown = (command.bare or command.harmless or command.argv)[0] is None
-        rules = self.index.commands if unknown else self.index.about(programs_of(command))
+        rules = self.index.commands if unknown else self.index.about(command)
         if not rules:
             return []
         tight = tight_views(command)
@@ -186,6 +179,13 @@ class _Judge:
             elif command.clean_env and self.seen_through and one.command(loose, written):
                 out.append(Hit(one, command))
         return out
+
+    def _may_speak(self, effect: Effect) -> bool:
+        """A quick no for nearly every literal path: it has none of the names of which each rule's path has one."""
+        names = self.index.names.get(effect.kind)
+        if names is None or effect.target is None or effect.pattern or effect.recursive or self.inputs.facts.paths:
+            return True
+        return not names.isdisjoint(effect.target.split("/"))
 
     def _by_effect(self, command: AnalyzedCommand, effect: Effect, rules: tuple[Compiled, ...]) -> list[Hit]:
         real = None

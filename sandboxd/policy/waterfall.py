@@ -115,7 +115,7 @@ def _sandbox_auto(case: Case) -> Answer | None:
     return Answer(ALLOW, "sandbox.auto")
 
 
-def _default(case: Case) -> Answer | None:
+def _default(case: Case) -> Answer:
     return Answer(ASK, "default", () if case.reading is None else (case.reading,))
 
 
@@ -198,9 +198,10 @@ STEPS: tuple[Step, ...] = (
 )
 _HOOK = next(step for step in STEPS if step.id == "2c")
 _LAST = STEPS[-1]
-_SILENT = tuple(TraceEntry(step.id, step.name, None) for step in STEPS)
-# Without 1c, which never answers.
-_JUDGES = tuple((at, step.judge) for at, step in enumerate(STEPS) if step.judge is not _check)
+# What the steps say when none but the last answers, which always says the same.
+_SILENT = (*(TraceEntry(step.id, step.name, None) for step in STEPS[:-1]), TraceEntry(_LAST.id, _LAST.name, ASK, "default"))
+# Without 1c, which never answers, and the last, which is asked when no other did.
+_JUDGES = tuple((at, step.judge) for at, step in enumerate(STEPS[:-1]) if step.judge is not _check)
 
 
 # Analysis, by identity -> the last question about it and its answer. A command is judged again when its lane admits it and
@@ -227,7 +228,8 @@ def walk(inputs: Inputs) -> Decision | Needs:
     """`evaluate` without its memory."""
     case = Case(inputs)
     trace = list(_SILENT)
-    step, answer = _LAST, None
+    step: Step = _LAST
+    answer: Answer | None = None
     for at, judge in _JUDGES:
         said = judge(case)
         if said is None:
@@ -235,7 +237,8 @@ def walk(inputs: Inputs) -> Decision | Needs:
         trace[at] = _entry(at, said.behavior, said.reason)
         if answer is None or (answer.behavior is ASK and said.behavior is DENY):
             step, answer = STEPS[at], said
-    assert answer is not None, "the last step always answers"
+    if answer is None:
+        answer = _default(case)
     if inputs.opinions:
         step, answer = _hooks(inputs.opinions, step, answer)
     return settle(case, step, answer, tuple(trace))

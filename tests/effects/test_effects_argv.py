@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from sandboxd.effects.argv import read
+from sandboxd.effects.argv import Parsed
 from sandboxd.effects.examples import failures, words
 from sandboxd.effects.reader import parse_table
 from sandboxd.effects.rows import Table
@@ -145,7 +145,7 @@ def table(text: str) -> Table:
 @pytest.mark.parametrize(("toml", "line", "given", "operands", "problems"), READ, ids=lambda value: str(value)[:40])
 def test_words_are_read_as_getopt_would(toml: str, line: str, given: str, operands: str, problems: str) -> None:
     """Clusters, attached and separate values, abbreviations, `--`; an unknown word is no option only where it cannot be."""
-    parsed = read(table(toml), tuple(words(line)))
+    parsed = Parsed(table(toml), tuple(words(line)))
     seen = [
         option.name if option.value is None else f"{option.name}={'$' if option.value.value is None else option.value.value}"
         for option in parsed.given

@@ -11,11 +11,12 @@ from hypothesis import strategies as st
 
 from sandboxd.analyze import analyze
 from sandboxd.errors import RuleError
-from sandboxd.model import AnalysisContext, Behavior, Direction, EffectKind, Source, Strategy
+from sandboxd.model import Analysis, AnalysisContext, Behavior, Direction, EffectKind, Inputs, Scope, Source, Strategy
+from sandboxd.policy.explain import name
 from sandboxd.policy.patterns import Place, argv_text, parse_argv_pattern, split_words
 from sandboxd.policy.rules import index_rules, matches, parse_rule, suggest, tight_views
 from sandboxd.policy.shadows import shadows
-from sandboxd.policy.verdicts import programs_of
+from sandboxd.policy.verdicts import judge_rules
 from tests.policy.policy_cases import HOME, WORKSPACE, analysis, command, decide, effect, rows, rule, ruleset
 
 
@@ -304,5 +305,38 @@ def test_the_index_by_program_loses_no_rule(contents: list[str], words: list[str
     one = analyze(" ".join(words), AnalysisContext(WORKSPACE, HOME, WORKSPACE)).commands[0]
     views, written = tight_views(one), argv_text(one.argv)
     wanted = [each for each in index.commands if each.command(views, written)]
-    given_ = index.about(programs_of(one))
+    given_ = index.about(one)
     assert [each for each in given_ if each.command(views, written)] == wanted
+
+
+PATHS = st.lists(st.sampled_from(("a", "b", ".env", "src", "x.py", "**", "*", "*.py", "w[o]", "..")), min_size=1, max_size=4).map(
+    "/".join
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(("deny", "allow")), st.sampled_from(("", "/", "//", "~/")), PATHS), min_size=1, max_size=4
+    ),
+    st.lists(st.sampled_from(("a", "b", ".env", "src", "x.py", "wo", "*", "..")), min_size=1, max_size=4).map("/".join),
+    st.sampled_from(("", "/", f"{WORKSPACE}/", "~/")),
+)
+def test_the_index_by_name_loses_no_rule(contents: list[tuple[str, str, str]], path: str, base: str) -> None:
+    """Every rule that matches what a command reads or writes counts, however quickly most paths are known to match none."""
+    rules = ruleset(*(f"{verb} {tool}({root}{glob})" for verb, root, glob in contents for tool in ("Read", "Edit")))
+    read = analyze(f"cat {base}{path} > {base}{path}", AnalysisContext(WORKSPACE, HOME, WORKSPACE))
+    inputs = Inputs(read, rules, Scope(WORKSPACE, HOME))
+    effects = [each for one in read.commands for each in one.effects]
+    index = index_rules(rules, Place(WORKSPACE, WORKSPACE, HOME))
+    wanted = {id(each) for kind in index.effects.values() for each in kind if any(map(each.effect, effects))}
+    found = judge_rules(inputs)
+    hits = (*found.denies, *found.asks, *found.allows, *found.tool_denies, *found.tool_allows)
+    assert {id(hit.compiled) for hit in hits} == wanted
+
+
+@given(st.lists(st.sampled_from(("a", "bc", "word " * 9, "x" * 70, " \n\t ", " ")), max_size=120).map("".join))
+def test_a_long_text_is_shown_by_its_ends(text: str) -> None:
+    """A message shows one line of a command: whole when it is short, else how it begins and how it ends."""
+    flat = " ".join(text.split())
+    shown = flat if len(flat) <= 80 else f"{flat[:60]} … {flat[-17:]}"
+    assert name(Analysis(text, WORKSPACE, ()), None) == shown
