@@ -148,6 +148,12 @@ def overlaps(glob: str, other: str, dots: bool = True) -> bool:
 def path_overlaps(glob: str, other: str, dots: bool = True) -> bool:
     """Whether one absolute path can match both path globs; `**` spans any number of components, none included."""
     left, right = glob.strip("/").split("/"), other.strip("/").split("/")
+    at, shorter = 0, min(len(left), len(right))
+    while at < shorter and left[at] != "**" and right[at] != "**":  # up to there each meets the one in its place
+        if left[at] != right[at] and not overlaps(left[at], right[at], dots):
+            return False
+        at += 1
+    left, right = left[at:], right[at:]
     width = len(right)
     row = [False] * width + [True]
     for j in range(width - 1, -1, -1):
@@ -163,6 +169,7 @@ def path_overlaps(glob: str, other: str, dots: bool = True) -> bool:
     return row[0]
 
 
+@lru_cache(maxsize=1024)
 def literal_prefix(glob: str) -> str:
     """The leading components of a path glob that hold no pattern: `/a/b/*.py` gives `/a/b`, `/*` gives `/`."""
     out: list[str] = []

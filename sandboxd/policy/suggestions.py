@@ -16,6 +16,7 @@ from sandboxd.policy.patterns import host_of
 # Effects whose target a rule can name.
 _NAMED = frozenset((EffectKind.READ, EffectKind.WRITE, EffectKind.NETWORK))
 _BARE = re.compile(r"""[^ \t\n'"\\*()]+""")
+_GLOB_CHARS = re.compile(r"[*?\[\\]")
 _RULED = re.compile(r"[A-Za-z][A-Za-z0-9_]*|mcp__[A-Za-z0-9_.-]+__[A-Za-z0-9_.-]+")
 _READS = frozenset((EffectKind.READ, EffectKind.ENV, EffectKind.EXEC))
 _WRITE, _HEREDOC = EffectKind.WRITE, RedirectOp.HEREDOC
@@ -159,7 +160,7 @@ def _quoted(words: list[str]) -> str:
 
 
 def _escape(path: str) -> str:
-    return _parens("".join("\\" + char if char in "*?[\\" else char for char in path))
+    return _parens(_GLOB_CHARS.sub(r"\\\g<0>", path))
 
 
 def _parens(text: str) -> str:

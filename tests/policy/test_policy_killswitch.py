@@ -145,6 +145,26 @@ def test_path_overlaps(glob: str, path: str, hit: bool) -> None:
     assert path_overlaps(glob, path) is hit
 
 
+PIECES = st.lists(st.sampled_from(("a", "b", "*", "**", "?b", "[a-c]", ".x")), max_size=5)
+
+
+@given(PIECES, PIECES, st.booleans())
+def test_path_overlaps_is_what_it_means(left: list[str], right: list[str], dots: bool) -> None:
+    """Two path globs have a path in common when their components pair off, `**` with any number of them."""
+
+    def meet(one: list[str], other: list[str]) -> bool:
+        if not one or not other:
+            return set(one + other) <= {"**"}
+        if one[0] == "**":
+            return meet(one[1:], other) or meet(one, other[1:])
+        if other[0] == "**":
+            return meet(one, other[1:]) or meet(one[1:], other)
+        return (one[0] == other[0] or overlaps(one[0], other[0], dots)) and meet(one[1:], other[1:])
+
+    if left and right:
+        assert path_overlaps("/" + "/".join(left), "/" + "/".join(right), dots) is meet(left, right)
+
+
 def test_dots() -> None:
     """Without `dots` a leading wildcard leaves names with a dot alone, as bash does."""
     assert overlaps("*", ".git")

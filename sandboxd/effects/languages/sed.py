@@ -56,10 +56,11 @@ def _script(call: Call, scripts: list[Word], joined: str, in_place: bool) -> Non
     except NotSed as error:
         call.opaque("opaque.code", "sed.script", scripts[0].span, str(error), call.mentions(True))
         return
-    try:
-        found = (*found, *(action for action in actions(joined, brackets=False) if action not in found))
-    except NotSed:
-        pass  # not a script in that reading: sed refuses it before it does anything
+    if "[" in joined:
+        try:
+            found = (*found, *(action for action in actions(joined, brackets=False) if action not in found))
+        except NotSed:
+            pass  # not a script in that reading: sed refuses it before it does anything
     for name, argument in found:
         _act(call, scripts[0], name, argument, in_place)
 
@@ -111,7 +112,8 @@ class _Script:
         return self.text[self.at : self.at + 1]
 
     def _skip(self, chars: str) -> None:
-        while self._peek() and self._peek() in chars:
+        text, end = self.text, len(self.text)
+        while self.at < end and text[self.at] in chars:
             self.at += 1
 
     def _line(self) -> str:
