@@ -14,7 +14,7 @@ from sandboxd.effects.hints import held, standard_input
 from sandboxd.effects.infer import Inference
 from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, resolve
-from sandboxd.effects.variables import Names, computes, counter, counters, names
+from sandboxd.effects.variables import Names, computes, counted, counter, counters, names
 from sandboxd.globs import literal_prefix
 from sandboxd.model import (
     Act,
@@ -157,6 +157,8 @@ class _Line:
         elif self.functions or self.names is not _NAMELESS or not self.steady:
             self.names = Names(self.functions, self.steady)
         self.counters = counters(script, self.environment, self.functions) if counts else frozenset()
+        if self.counters:
+            self.names = self.names._replace(numbers=self.names.numbers | counted(script.text, self.counters))
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
             place = Place(bases, home, self.known, about)

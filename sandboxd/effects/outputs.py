@@ -18,6 +18,7 @@ _EXPANDS = frozenset((WordFlag.VARIABLE, WordFlag.SUBSTITUTION))
 # A revision as it is written; `rev-parse` prints it back when it does not know it.
 _REV = r"""(?:[A-Za-z0-9_.@/][\w.@/{}^~:-]*|'[A-Za-z0-9_.@/][\w.@/{}^~:-]*'|"[A-Za-z0-9_.@/][\w.@/{}^~:-]*")"""
 _NAME = r"[A-Za-z0-9_][\w.+-]*"
+_PATTERN = r"""(?:[A-Za-z0-9_.]+|\^|''|'[^'\n-][^'\n]*'|""|"[^"$`\\\n-][^"$`\\\n]*")"""
 _FILE = r"""(?:[\w./~][\w./-]*|"\$\w+"|"[\w./][\w./-]*")"""
 # Arguments of `docker ps` and `docker images` among which there is `-q`: it prints the numbers of containers and images.
 _QUIETLY = r"""(?=(?:\s+\S+)*?\s+(?:-[al]*q[alf]*|--quiet)(?:\s|\Z))
@@ -30,7 +31,9 @@ _WORDS = re.compile(
         | merge-base(?:\s+(?:-a|--all|--octopus|--fork-point))*(?:\s+{_REV}){{1,3}}
         | rev-list(?:\s+(?:-n\s*\d+|-\d+|--max-count=\d+|--max-parents=0|--all|--no-merges|--merges|--first-parent|--reverse))*
           (?:\s+{_REV})*
-        | log\s+(?:-1|-n\s*1)\s+--(?:pretty|format)=['"]?(?:format:)?%[hHtT]['"]?(?:\s+{_REV})?
+        | log(?:\s+(?:-\d+|-n\s*\d+|--reverse|--all|--merges|--no-merges|--first-parent))*
+          \s+--(?:pretty|format)=['"]?(?:format:)?%[hHtT]['"]?
+          (?:\s+(?:-\d+|-n\s*\d+|--reverse|--all|--merges|--no-merges|--first-parent))*(?:\s+{_REV})?
         | hash-object\s+{_FILE}
       )
       | (?:which|command\s+-v|type\s+-[pP])\s+{_NAME}
@@ -48,8 +51,8 @@ _NUMBERS = re.compile(
     rf"""\s*(?:
       wc\s+-[lcwm]\s*<\s*{_FILE}
       | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*wc\s+-[lcwm](?:\s*\|\s*tr\s+-d\s+(?:'\ '|"\ "|'\[:space:\]'))?
-      | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')
-      | grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+(?:[A-Za-z0-9_.]+|'[^'\n-][^'\n]*')\s+[\w./][\w./-]*
+      | (?!.*\|\|)[^#;&()`\n\\]*(?<!>)\|\s*grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+{_PATTERN}
+      | grep\s+-(?:c|ic|ci|vc|cv|cE|Ec|cF)\s+{_PATTERN}\s+[\w./][\w./-]*
       | date(?:\s+-u)?(?:\s+(?:-d\s*|--date[=\s])(?:'[^'\n]*'|"[^"$`\\\n]*"|@?\w[\w-]*))?\s+["']?\+(?:%[smdHMSYj]|%s%3?N)["']?
       | stat\s+-c\s*["']?%[sYXZWhugi]["']?\s+{_FILE}
       | git\s+rev-list\s+--count\s+{_REV}

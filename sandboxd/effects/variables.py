@@ -30,6 +30,8 @@ _LOOP = re.compile(r"""\s*for\s+([A-Za-z_]\w*)\s+in\s(?:[^;&|\n()`'"\\$]|\$\([^;
 # An expression of names, numbers and operators: no subscript, no substitution, no text.
 _EXPRESSION = re.compile(r"(?:[\s0-9+*/%()<>=!&|?:,~^-]|\$\{[A-Za-z_]\w*\}|\$?[A-Za-z_]\w*)*\Z")
 _NAME = re.compile(r"[A-Za-z_]\w*")
+# What stands behind the name in `${list[i]}`, `${list[$i]}`, `${list[i-1]}`.
+_ELEMENT = re.compile(r"\[\$?([A-Za-z_]\w*)(?:[+-]\d+)?\Z")
 # A substitution that stands alone in an expression: beside it is nothing that it could make a name with.
 _INNER = re.compile(r"(?<![\w$}#])\$\(([^()]*)\)(?![\w$#])")
 # What gives a variable its value beside an assignment, or runs text that may.
@@ -90,8 +92,11 @@ def computes(command: Subcommand, around: Names) -> bool:
         parts = [Part(_ARITHMETIC, part.text) for word in command.argv[1:] for part in word.parts]
     elif any(WordFlag.EVALUATES in redirect.target.flags for redirect in command.redirects):
         return False
-    return any(part.kind is _ARITHMETIC for part in parts) and all(
-        part.kind is _LITERAL or (part.kind is _ARITHMETIC and _safe(part.text, around.numbers, around.functions)) or _plain(part)
+    return any(part.kind is _ARITHMETIC or part.op for part in parts) and all(
+        part.kind is _LITERAL
+        or (part.kind is _ARITHMETIC and _safe(part.text, around.numbers, around.functions))
+        or _plain(part)
+        or _element(part, around.numbers)
         for part in parts
     )
 
@@ -162,10 +167,15 @@ def _plain(part: Part) -> bool:
     return part.kind is _VARIABLE and not part.op
 
 
+def _element(part: Part, numbers: frozenset[str]) -> bool:
+    match = _ELEMENT.match(part.op) if part.kind is _VARIABLE and not part.operand else None
+    return match is not None and match[1] in numbers
+
+
 def _of_words(word: Word, around: Names) -> bool:
     if word.values:
         return all(map(_PLAIN_WORD.match, word.values))
-    return len(word.parts) == 1 and outputs.prints_words(word.parts[0], around.functions)
+    return len(word.parts) == 1 and (word.parts[0].counts or outputs.prints_words(word.parts[0], around.functions))
 
 
 def _of_starts(word: Word, around: Names) -> bool:
@@ -240,7 +250,7 @@ def _first(text: str, name: str) -> bool:
 
 
 _COUNTING = re.compile(
-    r"\s*([A-Za-z_]\w*)\s*=\s*\d+\s*;\s*\1\s*[<>]=?\s*\d+\s*;\s*(?:\1\s*(?:\+\+|--|[-+]=\s*\d+)|(?:\+\+|--)\s*\1)\s*\Z"
+    r"\s*([A-Za-z_]\w*)\s*=\s*\d+\s*;\s*\1\s*[<>]=?\s*(?:\d+|\$\{#[A-Za-z_]\w*(?:\[[@*]\])?\})\s*;\s*(?:\1\s*(?:\+\+|--|[-+]=\s*\d+)|(?:\+\+|--)\s*\1)\s*\Z"
 )
 
 
@@ -263,4 +273,17 @@ def counters(script: Script, environment: Environment, functions: frozenset[str]
             return frozenset()
         found.difference_update(assignment.name for assignment in command.assignments)
         found -= _named(command, found)
+    return frozenset(found)
+
+
+def counted(text: str, counters: frozenset[str]) -> frozenset[str]:
+    """Those of the counters that only the head and the body of their loop speak of: there they are numbers."""
+    found = set()
+    for name in counters:
+        said = re.compile(rf"(?<![A-Za-z0-9_]){name}(?![A-Za-z0-9_])")
+        heads = list(re.finditer(rf"\bfor\s*\(\(\s*{name}\b[^\n()]*\)\)\s*;?\s*do\s", text))
+        if len(heads) == 1:
+            loop = text[heads[0].start() : max(text.find("done", heads[0].end()), heads[0].end())]
+            if len(said.findall(loop)) == len(said.findall(text)):
+                found.add(name)
     return frozenset(found)

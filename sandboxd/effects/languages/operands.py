@@ -72,9 +72,12 @@ def output(call: Call) -> None:
 
 def yq(call: Call) -> None:
     """yq: a word is an expression or a file; expressions can read files and the environment, and newer ones run programs."""
-    for word in call.parsed.operands:
+    words = call.parsed.operands
+    if words and words[0].value is not None and not several(words[0]):
+        words = words[:1]  # only the first can be an expression, the others are files
+    for word in words:
         text = word.value
-        if text is None or _RUNS.search(text):
+        if text is None or _RUNS.search(text) or text.endswith(".yq"):
             call.opaque("opaque.dynamic_code", f"{call.id}.expression", word.span, "may run a program", call.mentions())
         elif _PRIVATE.search(text):
             detail = "reads files or the environment"
