@@ -124,7 +124,7 @@ class Parsed:
 
     def _read(self) -> None:
         words = self._words
-        if self.level.exact and self._whole():
+        if self._whole(self.level):
             return
         if self.table.bundle and words:
             self._bundle()
@@ -154,9 +154,10 @@ class Parsed:
             elif not (level.pairs and self._pair(word, text)) and self._operand(word, text):
                 return
 
-    def _whole(self) -> bool:
+    def _whole(self, level: Level) -> bool:
         """Whether the words that are left are a form that the level lists word for word."""
-        self.exact = tuple([word.value for word in self._words[self._at :]]) in self.level.exact
+        if len(self._words) - self._at <= level.longest:
+            self.exact = tuple([word.value for word in self._words[self._at :]]) in level.exact
         return self.exact
 
     def _problem(self, code: str, word: Word, detail: str) -> None:
@@ -173,7 +174,7 @@ class Parsed:
             sub = level.sub(text)
             if sub is not None and not self._ended:
                 self.level = sub
-                return bool(sub.exact) and self._whole()
+                return self._whole(sub)
             if not level.operands:
                 self._problem("opaque.unlisted_subcommand", word, text)
         self.operands.append(word)

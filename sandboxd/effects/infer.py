@@ -9,7 +9,6 @@ from __future__ import annotations
 from typing import Protocol
 
 from sandboxd.effects import argv
-from sandboxd.effects.argv import several
 from sandboxd.effects.call import HARMLESS_FILES, Nested, mentioned, path_effect
 from sandboxd.effects.environment import Environment
 from sandboxd.effects.fill import Filling
@@ -198,7 +197,7 @@ class Inference:
     def _simple(self, words: tuple[Word, ...]) -> None:
         head = words[0]
         name = head.value
-        if name is None or several(head):
+        if name is None:
             self._opaque("opaque.dynamic_command", "command.dynamic", head.span, head.prefix, self._pieces(words))
             return
         if "/" in name:

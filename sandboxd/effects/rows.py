@@ -91,9 +91,11 @@ class Level:
     plus: bool = False  # whether options that begin with `+` exist
     pairs: bool = False  # whether key=value operands exist
     nests: bool = field(init=False)  # whether the operands may end in a nested command
+    longest: int = field(init=False)  # how many words the longest of `exact` has, -1 where there is none
 
     def __post_init__(self) -> None:
         specs = (self.operands, *(when.operands for when in self.when))
+        object.__setattr__(self, "longest", max(map(len, self.exact), default=-1))
         object.__setattr__(self, "nests", any(spec[-1].role.nests for spec in specs if spec))
 
     def sub(self, word: str) -> Level | None:
