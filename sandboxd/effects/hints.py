@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 from sandboxd.effects.targets import Place, fragments, resolve
-from sandboxd.model import CommandKind, PartKind, RedirectOp, Script, Subcommand, Word
+from sandboxd.model import CommandKind, PartKind, RedirectOp, Script, Subcommand, Word, WordFlag
 
 _HEREDOC, _HERESTRING = RedirectOp.HEREDOC, RedirectOp.HERESTRING  # looked up slowly in Python 3.11
 _WORDS = CommandKind.WORDS
+_GLOB = WordFlag.GLOB
+_MAX_HINTS = 256  # more are looked at by no word: each unknown word looks at all
 _NOWHERE = Place(None, "")
-# Builtins that give variables their values, or say what another may read.
+# What gives variables their values, or says what another may read.
 _FILLING = frozenset(
-    ("set", "read", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local", "readonly")
+    ("set", "read", "find", "ls", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local", "readonly")
 )
 
 
@@ -61,7 +63,12 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     carried: list[str] = []  # names that are given a positional parameter
     lists: list[str] = []  # what loops run over; which variable they fill is not told
     functions = script.functions
+    defaults = "=" in script.text and "${" in script.text
     for command in script.subcommands:
+        if defaults:
+            for word in command.argv:
+                if word.flags and WordFlag.ASSIGNS in word.flags:
+                    out.extend((part.text, (part.default,)) for part in word.parts if part.default)
         name = command.argv[0].value if command.argv else None
         says = name is not None and (name in _FILLING or name in functions)
         if not (says or command.redirects or command.assignments or command.kind is _WORDS):
@@ -91,11 +98,20 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
                         out.append((variable, (value,)))
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
+        elif name == "find" and command.piped_out:
+            if not any(word.value == "-prune" for word in command.argv):
+                texts.extend(_said(command.argv, place))
+        elif name == "ls" and command.piped_out:  # it prints the words as they are where they are files
+            texts.extend(piece for word in command.argv[1:] if _GLOB in word.flags for piece in fragments(word, place))
         for assignment in command.assignments:
             if assignment.elements:
                 pieces = [piece for word in assignment.elements for piece in fragments(word, place)]
                 out.append((assignment.name, (*pieces, "/".join(pieces))))
-            elif assignment.value is not None and not assignment.value.values:
+            elif assignment.value is not None and assignment.value.values:
+                # Certain where it is followed; evidence where an operator or a branch makes it uncertain.
+                if len(out) < _MAX_HINTS:
+                    out.append((assignment.name, assignment.value.values))
+            elif assignment.value is not None:
                 targets = (target.path for target in resolve(assignment.value, start) if not target.pattern)
                 found = tuple(path for path in targets if path is not None) or fragments(assignment.value, start)
                 if found:

@@ -19,6 +19,7 @@ from sandboxd.paths import has_dotdot, join, normalize, strip_proc_root
 _DEFAULTS = frozenset((":-", "-", ":=", "=", ":+", "+"))
 # More possible targets than this are one unresolved target.
 MAX_TARGETS = 32
+_MAX_NEW = 256  # characters of a replacement, and of what it is made in
 
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _SPLITS = WordFlag.SPLITS
@@ -200,16 +201,27 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
         if piece is not None:
             current += piece
             continue
-        names = ("*", *(each.text for each in (part, *part.operand) if each.kind is _VARIABLE))
-        for name, pieces in place.hints:
-            if part.kind is _VARIABLE and name in names:
-                extra.extend(current + hint for hint in pieces)
+        if part.kind is _VARIABLE and place.hints:
+            extra.extend(current + hint for hint in _hinted(part, place.hints))
         if current:
             out.append(current)
         current = ""
     if current:
         out.append(current)
     return tuple(dict.fromkeys((*out, *extra)))
+
+
+def _hinted(part: Part, hints: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
+    """What the variables of an expansion may hold, as far as the text tells, and what a replacement makes of it."""
+    names = ["*", *("*_" if each.text == "*" else each.text for each in (part, *part.operand) if each.kind is _VARIABLE)]
+    # What it holds may be a name: `${!n}`, a reference.
+    names += [hint for name, pieces in hints if name == part.text for hint in pieces if hint.isidentifier()]
+    found = [hint for name, pieces in hints if name in names for hint in pieces]
+    if part.op[:1] == "/" and all(piece.kind is _LITERAL for piece in part.operand):
+        old, _, new = "".join([piece.text for piece in part.operand]).partition("/")
+        if old and len(new) <= _MAX_NEW:
+            found += [hint.replace(old, new) for hint in found if old in hint and len(hint) <= _MAX_NEW]
+    return found
 
 
 def _piece(part: Part, place: Place) -> str | None:

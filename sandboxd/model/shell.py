@@ -40,7 +40,8 @@ _COUNTS = frozenset("#?$")
 class Part:
     """One piece. `op` is the operator of a `${v…}` (`:-`, `#`, `/`, `length`, `!`, `[`, `@P` …); "" for plain `$v`, `${v}`.
 
-    `operand` are the pieces of what stands behind `:-` and its kin when that is not literal."""
+    `operand` are the pieces of what stands behind `:-` and its kin when that is not literal, and behind `%`, `#`, `/` and
+    `:` when it is."""
 
     kind: PartKind
     text: str

@@ -29,6 +29,7 @@ from sandboxd.policy.gittouch import (
     operands_of,
     word_set,
 )
+from sandboxd.policy.oneliners import INTERPRETERS, changes, feeds
 
 PRIVILEGE = frozenset(
     ("sudo", "sudoedit", "su", "doas", "pkexec", "run0", "runuser", "setcap", "nsenter", "dzdo", "gksudo", "kdesu", "machinectl")
@@ -272,6 +273,10 @@ _READERS = word_set(
 )
 
 
+# Opaque effects of shell text, or of an argv, that is put together when it runs.
+_DYNAMIC = frozenset(("opaque.dynamic_command", "opaque.dynamic_code", "shell.eval"))
+
+
 def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     """The protected path that a command which cannot be judged seems to change; `mentions` are the literal words it holds.
 
@@ -279,9 +284,18 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     a job runner starts unless that is a reader, and beside an option that says, as options are commonly named, that the
     program writes: `-i`, `--write`, `-o FILE`.
     """
+    if code in _DYNAMIC:
+        found = _run_on(("", *mentions))
+        if found is not None:
+            return found
     name = program(argv)
     if name is None:
         return None
+    if INTERPRETERS.fullmatch(name):
+        text = "\n".join(dict.fromkeys((*known(argv[1:]), *mentions)))
+        found = changes(text) or _run_on(argv) or (feeds(mentions) if all(word[:1] == "-" for word in known(argv[1:])) else None)
+        if found is not None:
+            return found
     if name in _TEXT_RUNNERS or name in _CHANGERS:
         found = _run_on(argv)
         if found is not None:

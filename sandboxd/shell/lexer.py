@@ -371,11 +371,18 @@ class Lexer(ABC):
         if op == ":":
             if not all(_NUMBER_ONLY.match(piece) for piece in self.text[operator.end() : end].split(":")):
                 self.extra.add(WordFlag.EVALUATES)
-            return end, op, None, ()
+                return end, op, None, ()
+            return end, op, None, (Part(PartKind.LITERAL, self.text[operator.end() : end]),)
         if op in ("=", ":="):
             self.extra.add(WordFlag.ASSIGNS)
         if op[-1] not in "-=+":
-            return end, op, None, ()
+            known = op[0] in "#%/" and all(isinstance(p, str) or p.kind is PartKind.LITERAL for p in operand)
+            return (
+                end,
+                op,
+                None,
+                tuple([Part(PartKind.LITERAL, p) if isinstance(p, str) else p for p in operand] if known else ()),
+            )
         if all(isinstance(p, str) or p.kind is PartKind.LITERAL for p in operand):
             return end, op, "".join([p if isinstance(p, str) else p.text for p in operand]), ()
         return end, op, None, tuple([Part(PartKind.LITERAL, p, is_quoted) if isinstance(p, str) else p for p in operand])

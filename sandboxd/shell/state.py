@@ -13,6 +13,7 @@ from itertools import product
 
 from sandboxd.model.shell import Part, PartKind, Word, WordFlag
 from sandboxd.paths import normalize
+from sandboxd.shell.cuts import CUTS, cut
 
 MAX_VALUES = 16
 MAX_CWDS = 4
@@ -146,7 +147,7 @@ class State:
                     choices.append(values)
                     parts.append(Part(PartKind.LITERAL, values[0], True) if len(values) == 1 else part)
                     continue
-                if part.operand:
+                if part.operand and part.op[-1] in "-=+":
                     changed = True
                     part = replace(part, operand=tuple([self._operand(piece) for piece in part.operand]))
             elif part.kind is PartKind.LITERAL:
@@ -174,7 +175,14 @@ class State:
 
     def _values(self, part: Part, splitting: bool) -> Values | None:
         values = self.variables.get(part.text)
-        if values is None or part.op not in ("", ":-", "-"):
+        if values is None:
+            return None
+        if part.op in CUTS:
+            shorter = [cut(value, part.op, part.operand) for value in values]
+            values = tuple([value for value in shorter if value is not None])
+            if len(values) < len(shorter):
+                return None
+        elif part.op not in ("", ":-", "-"):
             return None
         if part.op == ":-" and "" in values:
             return None

@@ -93,6 +93,7 @@ _HARMLESS_CALLS = frozenset(
     ]
 )
 _JOINED = re.compile(r'"[ \t]*"')  # between two strings that are one
+_STRING = re.compile(r'"([^"\\\n]{1,300})"')
 _SYMBOLS = frozenset(("SYMTAB", "FUNCTAB"))
 _STREAMS = frozenset(("/dev/stdout", "/dev/stderr", "/dev/stdin", "-", "/dev/null"))
 
@@ -158,7 +159,8 @@ def _act(call: Call, word: Word, name: str, argument: str | None) -> None:
         text = _JOINED.sub("", word.value or "")
         if "/inet" in text or any("/inet" in (value.value or value.prefix) for value in call.values("-v", "--assign")):
             call.effect(ROLES["host.send"], "awk.inet", word.span)
-        call.at(ROLES[name], Target(None, fragments=(*call.mentions(), text)), f"awk.{name}", word.span)
+        pieces = (*call.mentions(), text, *_STRING.findall(text)) if name != "path.read" else (*call.mentions(), text)
+        call.at(ROLES[name], Target(None, fragments=pieces), f"awk.{name}", word.span)
 
 
 def actions(program: str) -> tuple[tuple[str, str | None], ...]:
