@@ -7,7 +7,6 @@ Replacements and changes of case are left out: `nocasematch`, `patsub_replacemen
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from sandboxd.model.shell import Part
 
@@ -15,7 +14,6 @@ CUTS = frozenset(("#", "##", "%", "%%", ":"))
 _WHOLE = re.compile(r"[A-Za-z0-9_./:,=@%+ *-]*\Z")  # characters of an unquoted pattern that mean themselves, and `*`
 _NUMBER = re.compile(r" *(0|-?[1-9][0-9]{0,4}|) *\Z")
 _MAX_LENGTH = 512
-_MAX_STARS = 2
 
 
 def cut(value: str, op: str, operand: tuple[Part, ...]) -> str | None:
@@ -24,34 +22,41 @@ def cut(value: str, op: str, operand: tuple[Part, ...]) -> str | None:
         return None
     if op == ":":
         return _substring(value, operand[0].text) if len(operand) == 1 else None
-    pattern = _pattern(operand)
-    if pattern is None:
+    ends = _ends(operand)
+    if ends is None:
         return None
-    sizes = range(len(value) + 1)
-    for size in reversed(sizes) if len(op) == 2 else sizes:
-        if op[0] == "#" and pattern.fullmatch(value, 0, size):
-            return value[size:]
-        if op[0] == "%" and pattern.fullmatch(value, len(value) - size):
-            return value[: len(value) - size]
-    return value
+    head, *rest = ends
+    if op[0] == "#":
+        if not value.startswith(head):
+            return value
+        tail = rest[0] if rest else ""
+        at = value.rfind(tail, len(head)) if rest and len(op) == 2 else value.find(tail, len(head))
+        return value if at < 0 else value[at + len(tail) :]
+    tail = ends[-1]
+    if not value.endswith(tail):
+        return value
+    limit = len(value) - len(tail)
+    if not rest:
+        return value[:limit]
+    at = value.find(head, 0, limit) if len(op) == 2 else value.rfind(head, 0, limit)
+    return value if at < 0 else value[:at]
 
 
-@lru_cache(maxsize=256)
-def _pattern(operand: tuple[Part, ...]) -> re.Pattern[str] | None:
-    out = []
-    stars = 0
+def _ends(operand: tuple[Part, ...]) -> list[str] | None:
+    """The literal text of a pattern, or what stands around its one `*`; None for any other pattern."""
+    out = [""]
     for part in operand:
         if "\\" in part.text:
             return None  # inside double quotes it stays and still quotes
         if part.quoted:
-            out.append(re.escape(part.text))
-            continue
-        if not _WHOLE.match(part.text):
+            out[-1] += part.text
+        elif _WHOLE.match(part.text):
+            first, *rest = part.text.split("*")
+            out[-1] += first
+            out += rest
+        else:
             return None
-        stars += part.text.count("*")
-        out.append(re.escape(part.text).replace(r"\*", ".*"))
-    text = "".join(out)
-    return re.compile(text, re.DOTALL) if stars <= _MAX_STARS else None
+    return out if len(out) <= 2 else None
 
 
 def _substring(value: str, text: str) -> str | None:
