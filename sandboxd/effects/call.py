@@ -7,7 +7,9 @@ infer.py fills a Call from the table; the little languages add to it.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import chain
 
 from sandboxd.effects.argv import Parsed
 from sandboxd.effects.environment import Environment
@@ -210,13 +212,15 @@ class Call:
         Of `code`, the tokens count that can be paths; of other words the word itself and what follows a `=` in it.
         """
         skipped = None if without is None else without.span
-        pieces = [piece for word in self.words[1:] if word.span != skipped for piece in fragments(word, self.place)]
-        return mentioned((*pieces, *self.feed), code)
+        pieces = (piece for word in self.words[1:] if word.span != skipped for piece in fragments(word, self.place))
+        return mentioned(chain(pieces, self.feed), code)
 
 
-def mentioned(pieces: tuple[str, ...], code: bool = False) -> tuple[str, ...]:
+def mentioned(pieces: Iterable[str], code: bool = False) -> tuple[str, ...]:
     out: list[str] = []
     for piece in pieces:
+        if len(out) >= MAX_MENTIONS:
+            break
         if code:
             out += filter(None, _CODE_BREAK.split(piece, MAX_MENTIONS + 1)[: MAX_MENTIONS + 1])  # the last is all the rest
         else:

@@ -34,6 +34,7 @@ _NAME = re.compile(r"[A-Za-z_]\w*")
 _ELEMENT = re.compile(r"\[\$?([A-Za-z_]\w*)(?:[+-]\d+)?\Z")
 # A substitution that stands alone in an expression: beside it is nothing that it could make a name with.
 _INNER = re.compile(r"(?<![\w$}#])\$\(([^()]*)\)(?![\w$#])")
+_MAX_NAMES = 64  # each is looked for in the whole text; of more nothing is known
 # What gives a variable its value beside an assignment, or runs text that may.
 _SETTERS = frozenset(
     "read printf declare typeset local export readonly unset mapfile readarray getopts let wait coproc compgen".split()  # noqa: SIM905  a list of words
@@ -67,7 +68,7 @@ def names(script: Script, environment: Environment, functions: frozenset[str], s
     found = {a.name for command in commands for a in command.assignments if not command.argv or command.kind is CommandKind.WORDS}
     found = {name for name in found if environment.ordinary(name) and name not in _OWN}
     # A function of a text around may set anything; so may what `eval` reads, at any time.
-    if not found or not functions.issubset(script.functions) or any(map(_hides, commands)):
+    if not 0 < len(found) <= _MAX_NAMES or not functions.issubset(script.functions) or any(map(_hides, commands)):
         return around
     for command in commands:
         found -= _named(command, found)
@@ -266,7 +267,7 @@ def counters(script: Script, environment: Environment, functions: frozenset[str]
     heads = [counter(command) for command in script.subcommands if command.kind is CommandKind.ARITHMETIC]
     found = {name for name in heads if name is not None and environment.ordinary(name) and name not in _OWN}
     # A function of a text around may set anything.
-    if not functions.issubset(script.functions):
+    if len(found) > _MAX_NAMES or not functions.issubset(script.functions):
         return frozenset()
     for command in script.subcommands if found else ():
         if command.kind is CommandKind.WORDS or _hides(command):

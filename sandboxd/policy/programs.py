@@ -277,6 +277,7 @@ _READERS = word_set(
 _DYNAMIC = frozenset(("opaque.dynamic_command", "opaque.dynamic_code", "shell.eval"))
 
 
+@lru_cache(maxsize=8)  # a command of thousands of words may have as many effects that ask the same of all of them
 def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     """The protected path that a command which cannot be judged seems to change; `mentions` are the literal words it holds.
 

@@ -36,8 +36,11 @@ BLOCK_DEVICE = re.compile(
     r"|/dev/(?:k?mem|port)$"
 )
 _KERNEL = ("/proc/sys", "/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/irq", "/proc/acpi")
-# A function that starts itself twice, in a text that nobody could parse.
-_BOMB = re.compile(r"(?P<name>[^\s(){};&|]+)\s*\(\)\s*[{(][^}]*(?P=name)\s*\|\s*(?P=name)\s*&")
+# What makes a function that starts itself twice, in a text that nobody could parse: `f() {`, `f | f &`, and the `}` that ends
+# what was begun. Each word is looked at once.
+_BOMB = re.compile(
+    r"(?P<ends>\})|(?<![^\s(){};&|])(?P<word>[^\s(){};&|]+)(?:\s*\(\)\s*[{(]|\s*\|\s*(?P<again>[^\s(){};&|]+)\s*&)"
+)
 _TOPLEVEL = re.compile(r"\brev-parse\b[^;&|]*--show-(?:toplevel|cdup)\b")
 # Operators after which a variable can still hold anything.
 _PLAIN = frozenset(("", ":-", "-", ":=", "=", ":?", "?"))
@@ -130,7 +133,7 @@ class _Look:
 
     def _unparsed(self, text: str, words: tuple[str, ...]) -> None:
         """What the literal words of a text that nobody could parse still tell."""
-        if _BOMB.search(text):
+        if _is_bomb(text):
             self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb"))
         if "rm" in words and not _ROOTS.isdisjoint(words):
             why = "it could not be parsed, and may delete the root or home directory"
@@ -352,6 +355,19 @@ class _Look:
         if found:
             text = f"it reads an agent's permission settings (`{effect.target or ''.join(effect.fragments)}`)"
             self.settings.append(Finding("settings_read", text, command, effect))
+
+
+def _is_bomb(text: str) -> bool:
+    """Whether a function that is begun pipes itself into itself, in the background."""
+    begun: set[str] = set()
+    for match in _BOMB.finditer(text):
+        if match["ends"]:
+            begun.clear()
+        elif match["again"] is None:
+            begun.add(match["word"])
+        elif match["again"] in begun and match["word"].endswith(match["again"]):
+            return True
+    return False
 
 
 _VERBS = {

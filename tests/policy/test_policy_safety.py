@@ -7,6 +7,7 @@ The lines are judged; nothing here runs them.
 from __future__ import annotations
 
 import json
+import time
 import tomllib
 from typing import Any
 
@@ -156,10 +157,36 @@ def test_unsandboxed() -> None:
     assert _bypass(given, unsandboxed="profile none").step == "2a"
 
 
-@pytest.mark.parametrize("line", ["rm -rf / 'open", ":(){ :|:& };: 'open"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "rm -rf / 'open",
+        ":(){ :|:& };: 'open",
+        "f () ( echo; f | f & ) ; f 'open",
+        "a(){ b; }; b() { a:b | b & }; b 'open",
+        "f(){ f|f|f& }; f 'open",
+    ],
+)
 def test_unparsed_danger(line: str) -> None:
     """What the words of a text that cannot be read still tell is enough to stop it in bypassPermissions."""
     assert _bypass(line).step in ("1d", "1e")
+
+
+@pytest.mark.parametrize("line", ["f(){ a; }; f | f & 'open", "f(){ g | f & }; f 'open", "f | f & 'open", "echo f(){ 'open"])
+def test_unparsed_and_no_bomb(line: str) -> None:
+    """A function that has ended, or that something else is piped into, starts nothing twice."""
+    assert _bypass(line).step not in ("1d", "1e")
+
+
+@pytest.mark.parametrize("piece", ["copy", "a(){", "a|a&", "a(){ a|b& ", "git -c ", "vN=w; x $vN ", "x $q ", "rm a "])
+@pytest.mark.parametrize("begin", ["", "echo 'open ", "python3 -c \"p='.git/config' "])
+def test_long_texts_are_judged_in_time(piece: str, begin: str) -> None:
+    """However long, with whatever in it: no word is looked at again for each other one. Nobody else is judged meanwhile."""
+    for size in (60_000, 130_000):
+        text = begin + "".join(piece.replace("N", f"{number}") for number in range(size // len(piece)))[: size - len(begin)]
+        begun = time.thread_time()
+        assert _bypass(text) is not None
+        assert time.thread_time() - begun < 10, "seconds of work"
 
 
 def test_unparsed_touch() -> None:
