@@ -119,7 +119,7 @@ def prepare(config: dict) -> None:  # type: ignore[type-arg]  # see box.child_co
 
 
 def join_groups(groups: tuple) -> None:  # type: ignore[type-arg]  # of descriptors
-    """Go into the control groups behind these descriptors of `cgroup.procs`."""
+    """Go into the control groups behind these descriptors (of `cgroups.join`)."""
     for fd in groups:
         posix.write(fd, b"0")  # "0" is the writer itself, so no pid has to be known across namespaces
 

@@ -27,7 +27,7 @@ class Ends:
         self.groups = groups
 
     def join(self, fds: tuple[int, ...]) -> None:
-        """Put the box's first process into the groups behind `fds` (`cgroup.procs`, closed here), then let it go on.
+        """Put the box's first process into the groups behind `fds` (of `cgroups.join`, closed here), then let it go on.
 
         Moving a process between groups of version 1 makes the kernel wait for milliseconds; meanwhile that process
         starts its interpreter. It starts no command before it is told.
