@@ -27,6 +27,7 @@ LANGUAGES = frozenset(
         "remote",
         "located",
         "response",
+        "members",
         "yq",
     )
 )

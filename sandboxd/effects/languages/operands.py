@@ -32,9 +32,20 @@ def assign(call: Call) -> None:
 
 def response(call: Call) -> None:
     """Compiler tools: `@file` is replaced by the options in the file, which can load plugins and write."""
-    for word in call.parsed.operands:
+    for word in (*call.parsed.operands, *call.values("--file")):
         if _may_start(word, "@"):
             call.opaque("opaque.config", f"{call.id}.@file", word.span, "options from a file", call.mentions())
+
+
+_LISTS = ("-l", "-t", "-p", "-c", "-v", "-Z", "-z")
+
+
+def members(call: Call) -> None:
+    """unzip: what stands behind the archive are members, whatever it looks like, so that it unpacks them."""
+    lists = [given.span.start for given in call.parsed.given if given.name_in(_LISTS)]
+    archive = call.parsed.operands[0].span if call.parsed.operands else call.span
+    if lists and call.parsed.operands and min(lists) > archive.start:
+        call.named(ROLES["path.extract"], ".", f"{call.id}.members", archive)
 
 
 def remote(call: Call) -> None:

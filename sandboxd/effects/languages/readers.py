@@ -35,6 +35,7 @@ READERS: Mapping[str, Callable[[Call], None]] = {
     "find": find.read,
     "jq": jq.read,
     "located": operands.located,
+    "members": operands.members,
     "output": operands.output,
     "printf": printf.read,
     "ps": ps.read,
