@@ -198,7 +198,7 @@ class _Line:
         if found.levels:
             self.levels += found.levels
         at = len(self.commands)
-        argv = tuple([values[0] if len(values := word.values) == 1 else None for word in command.argv])
+        argv = command.texts
         analyzed = AnalyzedCommand(command, argv, effects, argv, argv, via, found.clean and self.clean)
         self.commands.append(analyzed)
         if not found.nested:
@@ -268,7 +268,7 @@ class _Line:
 
 def _expands(command: Subcommand) -> bool:
     """Whether a word becomes what is not known yet."""
-    return any(word.flags and not word.values for word in command.argv)
+    return not command.plain and any(not word.values for word in command.argv)
 
 
 def _sets_place(command: Subcommand) -> bool:

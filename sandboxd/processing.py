@@ -33,6 +33,19 @@ log = logging.getLogger("sandboxd.engine")
 _REJUDGE = 5  # how often facts, rules or modes may change under a command before it is denied
 
 
+class Moment:
+    """Until the event loop has done something else: so long nothing that belongs to it can have changed."""
+
+    __slots__ = ("over",)
+
+    def __init__(self) -> None:
+        self.over = False
+        asyncio.get_running_loop().call_soon(self._end)
+
+    def _end(self) -> None:
+        self.over = True
+
+
 class Processing:
     """Takes jobs through the stages. All methods run on the engine's loop."""
 
@@ -81,8 +94,8 @@ class Processing:
             job.expiry.cancel()
 
     async def _process(self, job: Job) -> Result:
-        """The order of stages: hooks, judge, ask, wait for the lane, judge again unless nothing can have changed, record,
-        confine, run, hooks."""
+        """The order of stages: hooks, judge, ask, wait for the lane, judge again if it was asked or had to wait, record, confine,
+        run, hooks."""
         execution, session = job.execution, job.session
         execution.queued("")
         job.notes += return_home(session)
@@ -99,8 +112,10 @@ class Processing:
         """From what the hooks left of a request to its result; `ahead` ends with the decision."""
         execution, session = job.execution, job.session
         for _ in range(_REJUDGE):
+            moment = Moment()
             question = self._questions.about(job.request, session)
             early = await ahead.judged(question)
+            now = early is None  # whether it is judged here, by what holds in this moment
             judged, grounds = early or (await put(session, question, job.opinions), "")
             job.stages.judged(judged)
             if isinstance(judged.outcome, Needs):
@@ -109,7 +124,7 @@ class Processing:
                 answered = await self._consulting.ask(job, judged, grounds)
                 if answered is None:
                     continue  # it is another question now
-                judged = answered
+                judged, now = answered, False
             ahead.end()
             decision = judged.decision
             if decision.behavior is not Behavior.ALLOW:
@@ -122,7 +137,9 @@ class Processing:
             async with self.turn(session, not alone, execution.queued, job.turn, job.place):
                 admitted = time.monotonic()
                 job.stages.took("lane", admitted - waiting)
-                fresh = await put(session, self._questions.about(job.request, session), judged.inputs.opinions)
+                fresh = judged
+                if moment.over or not now:
+                    fresh = await put(session, self._questions.about(job.request, session), judged.inputs.opinions)
                 job.stages.took("admission", time.monotonic() - admitted)
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now
@@ -136,8 +153,7 @@ class Processing:
                 session.denials = session.denials.ran()
             await self._consulting.after(job, result)
             return result
-        decision = dataclasses.replace(
-            judged.decision,
+        decision = judged.decision._replace(
             behavior=Behavior.DENY,
             reason="facts_unstable",
             message="the files this command is about, or the rules and the mode, kept changing while it was judged",

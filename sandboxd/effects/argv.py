@@ -38,7 +38,7 @@ class Given(NamedTuple):
     value: Word | None = None
 
     def name_in(self, names: tuple[str, ...]) -> bool:
-        return any(name in names for name in self.option.names)
+        return not self.option.spellings.isdisjoint(names)
 
 
 def splits(word: Word) -> bool:

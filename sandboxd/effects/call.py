@@ -103,6 +103,8 @@ class Call:
 
     def values(self, *names: str) -> list[Word]:
         """The values given to these options, in order."""
+        if self.parsed.names.isdisjoint(names):
+            return []
         return [given.value for given in self.parsed.given if given.value is not None and given.name_in(names)]
 
     def effect(

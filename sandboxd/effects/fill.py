@@ -48,6 +48,8 @@ class Filling(Call):
         whens: list[When] = []
         self.edit = level.edit
         for when in level.when:
+            if when.any and when.any.isdisjoint(parsed.names):
+                continue  # most of them
             if argv.matches(when, parsed.names, self.least, self.most):
                 whens.append(when)
                 self.edit = self.edit or when.edit
@@ -273,18 +275,10 @@ class Filling(Call):
         specs = self._specs(whens, level)
         if operands and not specs:
             if not parsed.problems:
-                self.opaque(
-                    "opaque.unlisted_operand", f"{level.id}.unlisted", operands[0].span, operands[0].prefix, self.mentions()
-                )
+                self._too_many(operands[0])
             return []
-        if self.most is not None and len(specs) == 1 and len(specs[0]) == 1 and specs[0][0].many:
-            role = specs[0][0].role
-            if role is TEXT:
-                return []
-            if role.name in _SOURCES:
-                self.sources = operands
-            only = (role,)
-            return [(word, only) for word in operands]
+        if self.most is not None:
+            return self._each(specs[0], operands)
         pairs: list[tuple[Word, list[Role]]] = [(word, []) for word in operands]
         for spec in specs:
             self._assign(spec, pairs)
@@ -315,6 +309,32 @@ class Filling(Call):
             out.append(level.operands)
         return out
 
+    def _each(self, spec: tuple[Operand, ...], operands: list[Word]) -> list[tuple[Word, tuple[Role, ...]]]:
+        """As many operands as there are, each with its one role; none where they have no effect."""
+        total, size = len(operands), len(spec)
+        if size == 1 and spec[0].role is TEXT and (total == 1 or spec[0].many):
+            return []
+        each = spec[:total]
+        many = next((at for at, operand in enumerate(spec) if operand.many), None)
+        if spec and spec[-1].role.nests:
+            pass  # what stands behind these belongs to the nested command
+        elif many is not None:
+            head, tail = spec[:many][:total], spec[many + 1 :]
+            left = total - len(head)
+            tail = tail[max(len(tail) - left, 0) :] if total >= len(tail) else ()
+            each = (*head, *(spec[many],) * (left - len(tail)), *tail)
+        elif total > size:
+            self._too_many(operands[size])
+            each = (*spec, *spec[-1:] * (total - size))
+        found: list[tuple[Word, tuple[Role, ...]]] = [
+            (word, (operand.role,)) for word, operand in zip(operands, each, strict=False)
+        ]
+        self.sources = [word for word, roles in found if roles[0].name in _SOURCES]
+        return found
+
+    def _too_many(self, word: Word) -> None:
+        self.opaque("opaque.unlisted_operand", f"{self.id}.unlisted", word.span, word.prefix, self.mentions())
+
     def _assign(self, spec: tuple[Operand, ...], pairs: list[tuple[Word, list[Role]]]) -> None:
         total = len(pairs)
         if spec and spec[-1].role.nests:
@@ -327,20 +347,14 @@ class Filling(Call):
         loose = [at for at, (word, _) in enumerate(pairs) if several(word)]
         first = loose[0] if loose else total
         last = loose[-1] if loose else -1
-        if many is None and (
-            total > len(spec) or (loose and not self.parsed.level.inert) or (self.appended and not self.parsed.level.inert)
-        ):
-            word = pairs[min(len(spec), total - 1)][0] if pairs else None
-            if word is not None:
-                self.opaque("opaque.unlisted_operand", f"{self.id}.unlisted", word.span, word.prefix, self.mentions())
+        if many is None and pairs and (total > len(spec) or not self.parsed.level.inert):
+            self._too_many(pairs[min(len(spec), total - 1)][0])
         for at, (_, roles) in enumerate(pairs):
             from_end = total - at
             if at < min(first, len(head)) and (not tail or from_end > len(tail) or total < len(head) + len(tail)):
                 roles.append(head[at].role)
             elif at > last and from_end <= len(tail) and total - len(tail) >= 0 and not self.appended:
                 roles.append(tail[len(tail) - from_end].role)
-            elif not loose and not self.appended and many is not None:
-                roles.append(spec[many].role)
             else:
                 roles.extend(operand.role for operand in spec[min(first, len(spec)) if first < len(head) else len(head) :])
                 if many is None and not roles and spec:

@@ -9,6 +9,7 @@ from sandboxd.model import CommandKind, PartKind, RedirectOp, Script, Subcommand
 _HEREDOC, _HERESTRING = RedirectOp.HEREDOC, RedirectOp.HERESTRING  # looked up slowly in Python 3.11
 _WORDS = CommandKind.WORDS
 _GLOB = WordFlag.GLOB
+_NOT = frozenset(("!", "-not"))
 _MAX_HINTS = 256  # more are looked at by no word: each unknown word looks at all
 _NOWHERE = Place(None, "")
 # What gives variables their values, or says what another may read.
@@ -25,26 +26,26 @@ def standard_input(command: Subcommand, place: Place, feeds: dict[int, tuple[str
             texts = (*texts, *_lines(redirect.target, place))
     before = feeds.get(command.pipeline, ()) if command.piped_in else ()
     if command.piped_out:
-        own = () if command.argv and command.argv[0].value == "grep" else _said(command.argv, place)
+        own = () if command.argv and command.texts[0] == "grep" else _said(command, place)
         feeds[command.pipeline] = (*before, *texts, *own)
     return (*before, *texts)
 
 
-def _said(argv: tuple[Word, ...], place: Place) -> list[str]:
+def _said(command: Subcommand, place: Place) -> list[str]:
     """Words of a command that its output may hold: not options, not what follows a negation."""
     out: list[str] = []
-    previous: str | None = ""
-    lines = bool(argv) and argv[0].value == "printf"
-    for at, word in enumerate(argv[1:], 1):
-        value = word.value
-        negated = previous is not None and previous.startswith("-") and argv[at - 2].value in ("!", "-not")
-        if not (value or "").startswith("-") and not negated:
-            for piece in fragments(word, place):
-                if lines and "\\n" in piece:
-                    out.extend(filter(None, piece.split("\\n")))
-                else:
-                    out.append(piece)
-        previous = value
+    texts = command.texts
+    lines = bool(texts) and texts[0] == "printf"
+    for at, value in enumerate(texts):
+        if at == 0 or (value is not None and value[:1] == "-"):
+            continue
+        if at > 1 and texts[at - 2] in _NOT and (texts[at - 1] or "")[:1] == "-":
+            continue
+        for piece in (value,) if value is not None else fragments(command.argv[at], place):
+            if lines and "\\n" in piece:
+                out.extend(filter(None, piece.split("\\n")))
+            else:
+                out.append(piece)
     return out
 
 
@@ -65,11 +66,11 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     functions = script.functions
     defaults = "=" in script.text and "${" in script.text
     for command in script.subcommands:
-        if defaults:
+        if defaults and not command.plain:
             for word in command.argv:
                 if word.flags and WordFlag.ASSIGNS in word.flags:
                     out.extend((part.text, (part.default,)) for part in word.parts if part.default)
-        name = command.argv[0].value if command.argv else None
+        name = command.texts[0] if command.texts else None
         says = name is not None and (name in _FILLING or name in functions)
         if not (says or command.redirects or command.assignments or command.kind is _WORDS):
             continue
@@ -81,13 +82,13 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
         elif name == "set" or name in functions:
             positional.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         elif name in ("read", "mapfile", "readarray"):
-            readers.extend(word.value for word in command.argv[1:] if word.value and not word.value.startswith("-"))
-        elif name == "printf" and len(command.argv) > 3 and command.argv[1].value == "-v":
-            pieces = [word.value or "" for word in command.argv[3:]]
+            readers.extend(text for text in command.texts[1:] if text and not text.startswith("-"))
+        elif name == "printf" and len(command.argv) > 3 and command.texts[1] == "-v":
+            pieces = [text or "" for text in command.texts[3:]]
             text = pieces[0]
             for piece in pieces[1:]:
                 text = text.replace("%s", piece, 1)
-            out.append((command.argv[2].value or "*", (text, *pieces[1:])))
+            out.append((command.texts[2] or "*", (text, *pieces[1:])))
         elif name in ("export", "declare", "typeset", "local", "readonly"):
             for word in command.argv[1:]:
                 if _carries(word):
@@ -99,8 +100,8 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         elif name == "find" and command.piped_out:
-            if not any(word.value == "-prune" for word in command.argv):
-                texts.extend(_said(command.argv, place))
+            if "-prune" not in command.texts:
+                texts.extend(_said(command, place))
         elif name == "ls" and command.piped_out:  # it prints the words as they are where they are files
             texts.extend(piece for word in command.argv[1:] if _GLOB in word.flags for piece in fragments(word, place))
         for assignment in command.assignments:

@@ -116,10 +116,11 @@ class Inference:
             self._assignment(assignment)
         for redirect in command.redirects:
             self._redirect(redirect)
-        for word in command.argv:
-            if word.flags:
-                self.expands = True
-                self._flags(word)
+        if not command.plain:
+            self.expands = True
+            for word in command.argv:
+                if word.flags:
+                    self._flags(word)
         if command.kind is _SIMPLE and command.argv:
             self._simple(command.argv)
         elif command.kind is _TEST:
@@ -177,13 +178,14 @@ class Inference:
             else:
                 self.lasting = False
                 self._opaque("env.unlisted", "redirect.fd", redirect.span, redirect.fd)
-        if redirect.writes:
+        writes = redirect.writes
+        if writes:
             act = _REDIRECT_ROLES[redirect.op]
         elif redirect.reads or (redirect.op is RedirectOp.DUP_IN and not _is_descriptor(word)):
             act = ROLES["path.read"]
         else:
             return
-        because = f"redirect.{redirect.op.value}"
+        because = _REDIRECTS[redirect.op]
         for target in resolve(word, self.place):
             if target.path is not None and target.path.startswith(_NET_FILES):
                 host = ":".join(target.path.split("/")[3:5])
@@ -192,11 +194,11 @@ class Inference:
             elif target.path is None and target.fragments and target.fragments[0].startswith(_NET_FILES):
                 self.effects.append(Effect(EffectKind.NETWORK, because, word.span, direction=Direction.SEND))
             elif target.path not in HARMLESS_FILES or target.pattern:
-                self.effects.append(path_effect(act, target, because, word.span, self.place.home, redirect.writes))
+                self.effects.append(path_effect(act, target, because, word.span, self.place.home, writes))
 
     def _simple(self, words: tuple[Word, ...]) -> None:
         head = words[0]
-        name = head.value
+        name = self.command.texts[0]
         if name is None:
             self._opaque("opaque.dynamic_command", "command.dynamic", head.span, head.prefix, self._pieces(words))
             return
@@ -289,6 +291,7 @@ def _is_descriptor(word: Word) -> bool:
     return value is not None and (value == "-" or (value.rstrip("-").isascii() and value.rstrip("-").isdigit()))
 
 
+_REDIRECTS = {op: f"redirect.{op.value}" for op in RedirectOp}
 _REDIRECT_ROLES = {
     RedirectOp.WRITE: ROLES["path.write"],
     RedirectOp.CLOBBER: ROLES["path.write"],

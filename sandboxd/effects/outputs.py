@@ -94,7 +94,7 @@ class Known(Protocol):
 
 def settle(words: tuple[Word, ...], known: Known) -> tuple[Word, ...]:
     """The words, those marked PLAIN that begin with no dash whatever they become."""
-    return tuple([_settled(word, known) for word in words])
+    return tuple([_settled(word, known) if word.flags and not word.values else word for word in words])
 
 
 def prints_words(part: Part, functions: frozenset[str]) -> bool:
@@ -118,7 +118,7 @@ def prints_path(part: Part, functions: frozenset[str]) -> bool:
 
 
 def _settled(word: Word, known: Known) -> Word:
-    if word.values or _EXPANDS.isdisjoint(word.flags):
+    if _EXPANDS.isdisjoint(word.flags):
         return word
     splits = WordFlag.SPLITS in word.flags
     parts = word.parts

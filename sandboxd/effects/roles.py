@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from sandboxd.model import Act, Direction, EffectKind
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Role:
     """`kind` None = no effect by itself. `code` is the reason code its effects carry. `quiet`: looks at names and
     metadata, not at contents, so never secret. `harmless`: an unknown word in its place changes nothing."""

@@ -36,6 +36,10 @@ class Option:
     values: frozenset[str] | None = None  # harmless values; any other has the role `otherwise`
     separator: str = ""  # the value is a list, each item of which must be in `values`
     otherwise: Role = ROLES["opaque.unlisted_value"]
+    spellings: frozenset[str] = field(init=False, repr=False, compare=False)  # `names`, to look one up
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "spellings", frozenset(self.names))
 
     @property
     def dangerous(self) -> bool:

@@ -6,8 +6,9 @@ Offsets are counted in characters (Unicode code points) of `Script.text`; the AP
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum, unique
+from operator import attrgetter
 from typing import NamedTuple
 
 
@@ -181,6 +182,9 @@ class CommandKind(Enum):
     COMPOUND = "compound"  # a group, subshell or loop that carries redirects; argv is empty
 
 
+_FLAGS = attrgetter("flags")
+
+
 @dataclass(frozen=True, slots=True)
 class Subcommand:
     """One command that bash may execute, wherever it stands: in a list, a loop, a substitution, a function body.
@@ -203,6 +207,13 @@ class Subcommand:
     piped_out: bool = False
     background: bool = False
     notes: tuple[Note, ...] = ()
+    texts: tuple[str | None, ...] = field(init=False, repr=False, compare=False)  # the one value of each word of `argv`
+    plain: bool = field(init=False, repr=False, compare=False)  # whether `argv` holds nothing but plain literals
+
+    def __post_init__(self) -> None:
+        argv = self.argv
+        object.__setattr__(self, "texts", tuple([values[0] if len(values := word.values) == 1 else None for word in argv]))
+        object.__setattr__(self, "plain", not any(map(_FLAGS, argv)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -185,13 +185,15 @@ def _url_names(argv: Argv) -> list[str]:
     """The names that files get from their addresses."""
     words = [word or "" for word in argv[1:]]
     if argv[0] is not None and argv[0].endswith("curl"):
-        saved = any(re.fullmatch(r"-[a-zA-Z]*O[a-zA-Z]*|--remote-name(?:-all)?", word) for word in words)
+        saved = any(map(_CURL_SAVES.fullmatch, words))
     else:
-        saved = not any(re.match(r"-[a-zA-Z]*O|--output-d|--spider", word) for word in words)
+        saved = not any(map(_WGET_ELSEWHERE.match, words))
     return [found[1] for found in map(_URL_NAME.search, words) if found is not None] if saved else []
 
 
 _TAR_VALUED = word_set("--file --directory --exclude --exclude-from --files-from --transform --xform --owner --group --mode")
+_CURL_SAVES = re.compile(r"-[a-zA-Z]*O[a-zA-Z]*|--remote-name(?:-all)?")
+_WGET_ELSEWHERE = re.compile(r"-[a-zA-Z]*O|--output-d|--spider")
 _URL_NAME = re.compile(r"^(?!-)[^?#]*/([^/?#]+)(?:[?#].*)?\Z")
 _SPECIAL: dict[str, Callable[[Argv], list[str]]] = {
     "tar": _tar_members,

@@ -22,6 +22,7 @@ from sandboxd.policy.verdicts import Verdicts
 
 _WORKSPACE = Grant(GrantKind.WORKSPACE_WRITE)
 WORKSPACE_ONLY = (_WORKSPACE,)
+_READING = frozenset((GrantKind.HOST, GrantKind.READ))
 
 
 def named_by_rules(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
@@ -62,8 +63,7 @@ def for_reading(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
     """For 2e: nothing that writes."""
     if not verdicts.allows:
         return ()
-    reads = (GrantKind.HOST, GrantKind.READ)
-    return tuple(grant for grant in named_by_rules(inputs, verdicts) if grant.kind in reads)
+    return tuple([grant for grant in named_by_rules(inputs, verdicts) if grant.kind in _READING])
 
 
 def by_human(
@@ -74,7 +74,7 @@ def by_human(
     if not reading:
         out[_WORKSPACE] = None
     for grant in named_by_rules(inputs, verdicts):
-        if not reading or grant.kind in (GrantKind.HOST, GrantKind.READ):
+        if not reading or grant.kind in _READING:
             out[grant] = None
     for finding in reach:
         if finding.code == "scope.network" and finding.effect is not None:

@@ -304,6 +304,15 @@ class RuleIndex:
     by_any: tuple[int, ...]
     verbatim: frozenset[str]  # the texts that rules allow byte by byte
 
+    def silent(self, command: AnalyzedCommand) -> bool:
+        """A quick yes for nearly every command that no rule for words can speak of: it has one view, of a program that none
+        names."""
+        argv = command.argv
+        if self.by_any or command.harmless is not argv or command.bare is not argv or not argv:
+            return False
+        name = argv[0]
+        return name is not None and name not in self.by_program and "/" not in name
+
     def about(self, command: AnalyzedCommand) -> list[Compiled]:
         """The commands' rules that can speak of the program in one of its views, with or without directory, in their order."""
         found = [*self.by_any]

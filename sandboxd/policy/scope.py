@@ -64,7 +64,9 @@ class _Reach:
 
     def run(self) -> tuple[Finding, ...]:
         for command in self.inputs.analysis.commands:
-            self._directory(command)
+            argv = command.bare or command.argv
+            if command.subcommand.cwds != _START or (argv and argv[0] in _MOVES):
+                self._directory(command, argv)
             for effect in command.effects:
                 kind = effect.kind
                 if kind is _READ:
@@ -82,20 +84,16 @@ class _Reach:
     def _add(self, code: str, message: str, command: AnalyzedCommand, effect: Effect | None = None, path: str = "") -> None:
         self.out.append(Finding(code, message, command, effect, path))
 
-    def _directory(self, command: AnalyzedCommand) -> None:
+    def _directory(self, command: AnalyzedCommand, argv: tuple[str | None, ...]) -> None:
         """`cd` out of the workspace, seen where the next command starts or in the last word of the `cd` itself."""
         cwds = command.subcommand.cwds
-        argv = command.bare or command.argv
-        moves = bool(argv) and argv[0] in _MOVES
-        if cwds == _START and not moves:
-            return
         scope, cwd = self.scope, self.inputs.analysis.cwd
         for start in cwds or ():
             if start:
                 path = join(cwd, expand_home(start, scope.home))
                 if not may_write(path, scope):
                     self._add("scope.directory", f"it changes to `{path}`, outside the workspace", command)
-        if moves:
+        if argv and argv[0] in _MOVES:
             operands = [word for word in argv[1:] if word is None or not word.startswith("-")]
             if not operands:
                 path = scope.home if argv[0] == "cd" else cwd

@@ -7,7 +7,7 @@ What a rule can speak of is a *unit*: the tool itself, one subcommand, one effec
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from sandboxd.model import AnalyzedCommand, Behavior, CommandKind, Effect, EffectKind, Inputs, Source, Strategy
 from sandboxd.policy.broad import in_force
@@ -17,8 +17,7 @@ from sandboxd.policy.sources import rank
 from sandboxd.policy.suggestions import HARMLESS_WRAPPERS
 
 
-@dataclass(frozen=True, slots=True)
-class Hit:
+class Hit(NamedTuple):
     """One rule that speaks of one unit. `maybe`: the program is not known, so it only may be the one the rule names."""
 
     compiled: Compiled
@@ -31,8 +30,7 @@ class Hit:
         return self.compiled.rule.behavior
 
 
-@dataclass(frozen=True, slots=True)
-class Verdicts:
+class Verdicts(NamedTuple):
     """The hits that count. `covered` are the subcommands whose words an allow rule covers, by identity, `wholly` those
     that a whole-tool rule allows; `exact`: a rule allows this very text, byte by byte."""
 
@@ -50,6 +48,7 @@ class Verdicts:
 _NONE = Verdicts()
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _WORDS, _SOURCE_ORDER = CommandKind.WORDS, Strategy.SOURCE_ORDER
+_DENY, _ASK, _ALLOW = Behavior.DENY, Behavior.ASK, Behavior.ALLOW
 
 
 def place_of(inputs: Inputs) -> Place:
@@ -91,6 +90,8 @@ class _Judge:
                 units = len(analysis.commands)
                 for command in analysis.commands:
                     self._enter(command)
+                    if not tool and not self.opened and index.silent(command):
+                        continue
                     hits = self._by_words(command) if index.commands else []
                     if hits or tool or self.opened:
                         self._unit(hits, tool, command)
@@ -99,13 +100,7 @@ class _Judge:
             self._unit([Hit(one, called) for one in index.texts if self._says(one)], tool, called)
             units = 1
         if index.effects:
-            for command in analysis.commands:
-                for effect in command.effects:
-                    rules = index.effects.get(effect.kind)
-                    if rules is not None and self._may_speak(effect):
-                        found = self._by_effect(command, effect, rules)
-                        if found:
-                            self.hits.extend(self._settled(found))
+            self._effects(analysis.commands)
         if not (self.by_source and units):
             self.hits.extend(self._settled(tool))
         return self._sorted(exact)
@@ -180,12 +175,21 @@ class _Judge:
                 out.append(Hit(one, command))
         return out
 
-    def _may_speak(self, effect: Effect) -> bool:
-        """A quick no for nearly every literal path: it has none of the names of which each rule's path has one."""
-        names = self.index.names.get(effect.kind)
-        if names is None or effect.target is None or effect.pattern or effect.recursive or self.inputs.facts.paths:
-            return True
-        return not names.isdisjoint(effect.target.split("/"))
+    def _effects(self, commands: tuple[AnalyzedCommand, ...]) -> None:
+        """The rules about effects, after a quick no for nearly every literal path: it has none of the names of which each
+        rule's path has one."""
+        by_kind, by_name = self.index.effects, {} if self.inputs.facts.paths else self.index.names
+        for command in commands:
+            for effect in command.effects:
+                kind = effect.kind
+                if kind not in by_kind:
+                    continue
+                target = None if effect.pattern or effect.recursive else effect.target
+                if target is not None and kind in by_name and by_name[kind].isdisjoint(target.split("/")):
+                    continue
+                found = self._by_effect(command, effect, by_kind[kind])
+                if found:
+                    self.hits.extend(self._settled(found))
 
     def _by_effect(self, command: AnalyzedCommand, effect: Effect, rules: tuple[Compiled, ...]) -> list[Hit]:
         real = None
@@ -203,8 +207,8 @@ class _Judge:
     def _sorted(self, exact: bool) -> Verdicts:
         if not self.hits and not exact:
             return _NONE
-        tools: dict[Behavior, list[Hit]] = {behavior: [] for behavior in Behavior}
-        contents: dict[Behavior, list[Hit]] = {behavior: [] for behavior in Behavior}
+        tools: dict[Behavior, list[Hit]] = {_DENY: [], _ASK: [], _ALLOW: []}
+        contents: dict[Behavior, list[Hit]] = {_DENY: [], _ASK: [], _ALLOW: []}
         seen: set[tuple[int, int, int]] = set()
         for hit in self.hits:
             whole = hit.effect is None and hit.compiled.rule.content is None
@@ -212,15 +216,15 @@ class _Judge:
             if key in seen:
                 continue
             seen.add(key)
-            behavior = Behavior.ASK if hit.maybe else hit.behavior
+            behavior = _ASK if hit.maybe else hit.compiled.rule.behavior
             (tools if whole else contents)[behavior].append(hit)
         return Verdicts(
-            tuple(tools[Behavior.DENY]),
-            tuple(tools[Behavior.ASK]),
-            tuple(tools[Behavior.ALLOW]),
-            tuple(contents[Behavior.DENY]),
-            tuple(contents[Behavior.ASK]),
-            tuple(contents[Behavior.ALLOW]),
+            tuple(tools[_DENY]),
+            tuple(tools[_ASK]),
+            tuple(tools[_ALLOW]),
+            tuple(contents[_DENY]),
+            tuple(contents[_ASK]),
+            tuple(contents[_ALLOW]),
             frozenset(self.covered),
             frozenset(self.wholly),
             exact,

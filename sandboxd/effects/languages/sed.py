@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from itertools import product
 from math import prod
 
@@ -83,7 +84,11 @@ def actions(script: str, brackets: bool) -> tuple[tuple[str, str], ...]:
 
     Raises NotSed when the script cannot be read for certain.
     """
-    return tuple(_Script(script, brackets).run())
+    return () if _BY_NUMBER.fullmatch(script) else tuple(_Script(script, brackets).run())
+
+
+# `10,60p`: the commonest script of all needs no scanner.
+_BY_NUMBER = re.compile(r"(?:[0-9]+|\$)(?:,(?:[0-9]+|\$))?[pdq=]")
 
 
 class _Script:
