@@ -153,7 +153,8 @@ class Processing:
                 session.denials = session.denials.ran()
             await self._consulting.after(job, result)
             return result
-        decision = judged.decision._replace(
+        decision = dataclasses.replace(
+            judged.decision,
             behavior=Behavior.DENY,
             reason="facts_unstable",
             message="the files this command is about, or the rules and the mode, kept changing while it was judged",

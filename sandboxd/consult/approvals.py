@@ -9,6 +9,7 @@ wall times stand in a Pending only to be shown. The registry itself changes no r
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import secrets
 import time
 from collections import OrderedDict, deque
@@ -199,7 +200,7 @@ class Approvals:
         """Show advice beside an open question. It decides nothing, and comes too late for one that is answered."""
         if pending.id in self._pending:
             decision = pending.decision
-            pending.decision = decision._replace(evidence=(*decision.evidence, Evidence(text, because="advice")))
+            pending.decision = dataclasses.replace(decision, evidence=(*decision.evidence, Evidence(text, because="advice")))
             self._tell(ApprovalChange(Change.ADVISED, pending))
 
     def cancel(self, pending: Pending, detail: str = "") -> None:

@@ -145,7 +145,8 @@ class TraceEntry:
     reason: str = ""
 
 
-class Decision(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Decision:
     """The answer of the waterfall.
 
     `step` is the table's id (`2e`); `reason` the machine code (`read_only`), `message` one sentence for a person,

@@ -116,7 +116,7 @@ def moved(decision: Decision, blotted: Blotted) -> Decision:
     if not blotted.changed:
         return decision
     evidence = tuple(replace(item, span=None if item.span is None else blotted.span(item.span)) for item in decision.evidence)
-    return decision._replace(evidence=evidence)
+    return replace(decision, evidence=evidence)
 
 
 def understood(text: str, cwd: str, encoded: str) -> Analysis | None:
