@@ -219,6 +219,8 @@ class Consulting:
         """Run the PreToolUse hooks. One of them may rewrite the command, which is then what is judged and run."""
         session = job.session
         session.refresh_rules(self._sessions.config, self._dirs)
+        if not session.hooks:
+            return
         began = time.monotonic()
         replies = await hooks.ask(session.hooks, HookEvent.PRE_TOOL_USE, job.payload(), **self._place(session))
         if replies.replies:
@@ -240,6 +242,8 @@ class Consulting:
 
     async def after(self, job: Job, result: Result) -> None:
         """Run PostToolUse hooks, or PostToolUseFailure ones when the command failed or was denied. They change nothing."""
+        if not job.session.hooks:
+            return
         fine = result.end is EndKind.EXITED and result.code == 0
         event = HookEvent.POST_TOOL_USE if fine else HookEvent.POST_TOOL_USE_FAILURE
         answer = {"end": result.end.value, "exit_code": result.code, "error": result.cause}

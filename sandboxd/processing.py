@@ -34,7 +34,8 @@ _REJUDGE = 5  # how often facts, rules or modes may change under a command befor
 
 
 class Moment:
-    """Until the event loop has done something else: so long nothing that belongs to it can have changed."""
+    """It is over when the event loop has done something else: until then nothing that belongs to the loop can have changed,
+    neither rules nor mode nor directory."""
 
     __slots__ = ("over",)
 
@@ -94,8 +95,8 @@ class Processing:
             job.expiry.cancel()
 
     async def _process(self, job: Job) -> Result:
-        """The order of stages: hooks, judge, ask, wait for the lane, judge again if it was asked or had to wait, record, confine,
-        run, hooks."""
+        """The order of stages: hooks, judge, ask, wait for the lane, judge again unless nothing can have changed, record,
+        confine, run, hooks."""
         execution, session = job.execution, job.session
         execution.queued("")
         job.notes += return_home(session)
@@ -115,7 +116,6 @@ class Processing:
             moment = Moment()
             question = self._questions.about(job.request, session)
             early = await ahead.judged(question)
-            now = early is None  # whether it is judged here, by what holds in this moment
             judged, grounds = early or (await put(session, question, job.opinions), "")
             job.stages.judged(judged)
             if isinstance(judged.outcome, Needs):
@@ -124,7 +124,7 @@ class Processing:
                 answered = await self._consulting.ask(job, judged, grounds)
                 if answered is None:
                     continue  # it is another question now
-                judged, now = answered, False
+                judged = answered
             ahead.end()
             decision = judged.decision
             if decision.behavior is not Behavior.ALLOW:
@@ -137,9 +137,9 @@ class Processing:
             async with self.turn(session, not alone, execution.queued, job.turn, job.place):
                 admitted = time.monotonic()
                 job.stages.took("lane", admitted - waiting)
-                fresh = judged
-                if moment.over or not now:
-                    fresh = await put(session, self._questions.about(job.request, session), judged.inputs.opinions)
+                if moment.over:
+                    question = self._questions.about(job.request, session)
+                fresh = await put(session, question, judged.inputs.opinions)
                 job.stages.took("admission", time.monotonic() - admitted)
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now

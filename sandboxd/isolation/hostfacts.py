@@ -9,6 +9,7 @@ import stat
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from functools import lru_cache
+from typing import NamedTuple
 
 from sandboxd.errors import tells_of_path
 from sandboxd.isolation.gitmounts import GUARDED_NAMES
@@ -61,26 +62,47 @@ def host_facts(session: Session, request: PlanRequest | None = None) -> HostFact
     )
 
 
+class _Names(NamedTuple):
+    """Names of secrets in a directory, plain ones and globs; `way`: its first name below `above`, another such directory."""
+
+    directory: str
+    above: str
+    way: str
+    plain: frozenset[str]
+    globs: tuple[str, ...]
+
+
 @lru_cache(maxsize=16)
-def _secret_names(home: str) -> tuple[tuple[str, frozenset[str], tuple[str, ...]], ...]:
-    """The secret paths by directory: plain names, and globs; a home may hold characters that look like one."""
+def _secret_names(home: str) -> tuple[_Names, ...]:
+    """The secret paths by directory, the highest first; a home may hold characters that look like a glob."""
     names: dict[str, list[str]] = {}
     for pattern in secret_masks(home):
         directory, _, name = pattern.rpartition("/")
         names.setdefault(directory, []).append(name)
-    return tuple(
-        (directory, frozenset(name for name in found if "*" not in name), tuple(name for name in found if "*" in name))
-        for directory, found in names.items()
-    )
+    out = []
+    for directory, found in sorted(names.items(), key=lambda each: each[0].count("/")):
+        above = next((each for each in parents(directory) if each in names), "")
+        way = directory[len(above) + 1 :].partition("/")[0] if above else ""
+        plain = frozenset(name for name in found if "*" not in name)
+        out.append(_Names(directory, above, way.casefold(), plain, tuple(name for name in found if "*" in name)))
+    return tuple(out)
 
 
 def _existing_secrets(home: str) -> Iterator[str]:
-    """One look a directory instead of a look at each path: most of the hundred do not exist."""
-    for directory, plain, globs in _secret_names(home):
+    """One look a directory instead of a look at each path, and none where the listing of one above shows that there is
+    nothing: most of the hundred do not exist."""
+    listed: dict[str, frozenset[str]] = {}
+    for directory, above, way, plain, globs in _secret_names(home):
+        if above in listed and way not in _folded(listed[above]):
+            listed[directory] = frozenset()
+            continue
         try:
-            present = listings.names(directory)
+            present = listed[directory] = listings.names(directory)
         except PermissionError:
             yield from (f"{directory}/{name}" for name in plain)  # not listed, but perhaps reachable by name
+            continue
+        except (FileNotFoundError, NotADirectoryError):
+            listed[directory] = frozenset()
             continue
         except OSError as error:
             tells_of_path(error)
@@ -88,6 +110,12 @@ def _existing_secrets(home: str) -> Iterator[str]:
         yield from (f"{directory}/{name}" for name in plain & present)
         if globs:
             yield from (f"{directory}/{name}" for name in _matching(present, globs))
+
+
+@lru_cache(maxsize=64)
+def _folded(present: frozenset[str]) -> frozenset[str]:
+    """For a directory whose file system takes upper for lower case."""
+    return frozenset(name.casefold() for name in present)
 
 
 @lru_cache(maxsize=64)

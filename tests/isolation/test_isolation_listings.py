@@ -139,7 +139,14 @@ def test_secrets_as_they_are_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     workspace.mkdir()
     session = Session("s", str(workspace), str(home), os.getuid(), os.getgid(), str(tmp_path / "tmp"))
     chance = random.Random(7)
-    secrets = (".netrc", ".ssh/id_rsa", ".aws/credentials", ".git-credentials", ".docker/config.json")
+    secrets = (
+        ".netrc",
+        ".ssh/id_rsa",
+        ".aws/credentials",
+        ".docker/config.json",
+        ".config/gh/hosts.yml",
+        ".local/share/keyrings/x",
+    )
     end = time.monotonic() + 1.5
     memory = hostfacts.listings
     seen = set()
@@ -148,7 +155,7 @@ def test_secrets_as_they_are_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         if path.exists():
             path.unlink()
         else:
-            path.parent.mkdir(exist_ok=True)
+            path.parent.mkdir(parents=True, exist_ok=True)
             path.touch(0o600)
         for _ in range(chance.choice((1, 1, 60))):
             found = hostfacts.host_facts(session)
@@ -157,3 +164,38 @@ def test_secrets_as_they_are_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
             monkeypatch.setattr(hostfacts, "listings", memory)
         seen.add(len(found.secrets))
     assert len(seen) > 1
+
+
+# What is made in a home: files by their names, links with where they lead. Which secrets a plan then hides.
+HOMES: tuple[tuple[tuple[str, ...], tuple[tuple[str, str], ...], tuple[str, ...]], ...] = (
+    ((), (), ()),
+    (("notes",), (), ()),
+    ((".config/gh/hosts.yml",), (), (".config/gh/hosts.yml",)),
+    ((".config/containers/auth.json", ".config/notes"), (), (".config/containers/auth.json",)),
+    ((".local/share/fish/fish_history",), (), (".local/share/fish/fish_history",)),
+    ((".cache/huggingface/token",), (), (".cache/huggingface/token",)),
+    ((".terraform.d/credentials.tfrc.json",), (), (".terraform.d/credentials.tfrc.json",)),
+    (("there/containers/auth.json",), ((".config", "there"),), (".config/containers/auth.json",)),
+    (("there/auth.json",), ((".config/containers", "there"),), (".config/containers/auth.json",)),
+    ((".config",), (), ()),
+    ((), ((".config", "nowhere"), (".docker", ".docker")), ()),
+)
+
+
+@pytest.mark.parametrize(("files", "links", "hidden"), HOMES)
+def test_secrets_at_any_depth(
+    files: tuple[str, ...], links: tuple[tuple[str, str], ...], hidden: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A secret is hidden where it is found below directories that hold nothing else, and behind a link."""
+    home, workspace = tmp_path / "home", tmp_path / "ws"
+    for directory in (home, workspace):
+        directory.mkdir()
+    for name in files:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).touch(0o600)
+    for name, target in links:
+        (home / name).parent.mkdir(parents=True, exist_ok=True)
+        (home / name).symlink_to(home / target)
+    session = Session("s", str(workspace), str(home), os.getuid(), os.getgid(), str(tmp_path / "tmp"))
+    found = {path.path for path in hostfacts.host_facts(session).secrets if path.path.startswith(f"{home}/")}
+    assert found == {f"{home}/{name}" for name in hidden}
