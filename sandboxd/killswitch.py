@@ -234,7 +234,8 @@ def covers_protected(path: str, home: str = "") -> str | None:
         return next(iter(_CHAINS[folded.rpartition("/")[2]].values()))
     if is_home(path, home) or (home and is_within(home, path)) or folded in ("/home", "/users", "/"):
         return ".bashrc"
-    return next((name for name in PROTECTED_SYSTEM if is_within(name, folded)), None)
+    below = folded + "/"
+    return next((name for name in PROTECTED_SYSTEM if name == folded or name.startswith(below)), None)
 
 
 def is_home(path: str, home: str) -> bool:

@@ -78,17 +78,17 @@ class Filling(Call):
             self.effects[:] = [
                 effect._replace(direction=_SEND) if effect.direction is _FETCH else effect for effect in self.effects
             ]
-        self._network()
+        for effect in self.effects:
+            if effect.kind is _NETWORK:
+                self._network()
+                break
 
     def _network(self) -> None:
         """Any unknown word of a command that talks to a host can carry data out; credentials are named."""
-        for effect in self.effects:
-            if effect.kind is _NETWORK:
-                break
-        else:
-            return
         dynamic = self.appended or any(not is_literal(word) for word in self.words)
         keys = self.parsed.table.credentials
+        if not (dynamic or keys):
+            return
         for at, effect in enumerate(self.effects):
             if effect.kind is _NETWORK:
                 direction = _SEND if dynamic and effect.direction is _FETCH else effect.direction

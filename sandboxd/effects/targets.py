@@ -61,7 +61,7 @@ UNKNOWN = Target(None)
 
 def escape(text: str) -> str:
     """Literal text as it stands in a glob."""
-    return _GLOB_CHARS.sub(r"\\\1", text)
+    return _GLOB_CHARS.sub(r"\\\1", text) if _GLOB_CHARS.search(text) else text
 
 
 def resolve(word: Word, place: Place) -> tuple[Target, ...]:
@@ -96,18 +96,18 @@ def locate(path: str, place: Place, pattern: bool = False) -> tuple[Target, ...]
     if not path:
         return (UNKNOWN,)
     dotdot = ".." in path and has_dotdot(path)
-    if path.startswith("/"):
-        return (_special(normalize(path), pattern, dotdot, place),)
     cwds = place.cwds
+    if path[0] == "/":
+        return (_target(normalize(path), pattern, dotdot, place),)
     if cwds is None:
         return (Target(None, fragments=(path,)),)
     if len(cwds) == 1:
-        return (_special(join(escape(cwds[0]) if pattern else cwds[0], path), pattern, dotdot, place),)
+        return (_target(normalize(f"{escape(cwds[0]) if pattern else cwds[0]}/{path}"), pattern, dotdot, place),)
     bases = (escape(base) for base in cwds) if pattern else cwds
-    return _unique(_special(join(base, path), pattern, dotdot, place) for base in bases)
+    return _unique(_target(join(base, path), pattern, dotdot, place) for base in bases)
 
 
-def _special(path: str, pattern: bool, dotdot: bool, place: Place) -> Target:
+def _target(path: str, pattern: bool, dotdot: bool, place: Place) -> Target:
     if path.startswith("/proc/"):
         match = _PROC_CWD.match(path)
         if match is not None:

@@ -397,4 +397,6 @@ def _short(argv: Argv) -> str:
 
 def _unique(findings: list[Finding]) -> tuple[Finding, ...]:
     """Without repetitions: one message once."""
+    if len(findings) < 2:
+        return tuple(findings)
     return tuple({finding.message: finding for finding in reversed(findings)}.values())[::-1]

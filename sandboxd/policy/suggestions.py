@@ -160,7 +160,7 @@ def _quoted(words: list[str]) -> str:
 
 
 def _escape(path: str) -> str:
-    return _parens(_GLOB_CHARS.sub(r"\\\g<0>", path))
+    return _parens(_GLOB_CHARS.sub(r"\\\g<0>", path) if _GLOB_CHARS.search(path) else path)
 
 
 def _parens(text: str) -> str:

@@ -78,7 +78,7 @@ class _Judge:
     def run(self) -> Verdicts:
         inputs, index = self.inputs, self.index
         analysis = inputs.analysis
-        tool = [Hit(one) for one in index.whole if self._names(one)]
+        tool = [Hit(one) for one in index.whole if self._names(one)] if index.whole else []
         exact = False
         units = 0
         if inputs.tool == "Bash":
@@ -89,7 +89,11 @@ class _Judge:
             else:
                 units = len(analysis.commands)
                 for command in analysis.commands:
-                    self._enter(command)
+                    # Nested commands follow the one whose words hold them; rules that allow see one only through wrappers.
+                    if not command.via:
+                        self.seen_through, self.opened = True, False
+                    elif command.via not in HARMLESS_WRAPPERS:
+                        self.seen_through = False
                     if not tool and not self.opened and index.silent(command):
                         continue
                     hits = self._by_words(command) if index.commands else []
@@ -101,9 +105,9 @@ class _Judge:
             units = 1
         if index.effects:
             self._effects(analysis.commands)
-        if not (self.by_source and units):
+        if tool and not (self.by_source and units):
             self.hits.extend(self._settled(tool))
-        return self._sorted(exact)
+        return self._sorted(exact) if self.hits or exact else _NONE
 
     def _names(self, one: Compiled) -> bool:
         """Whether a rule speaks of the tool; one that tightens, by any of its names."""
@@ -132,14 +136,6 @@ class _Judge:
                     elif not command.via and hit.compiled.exact(command.argv):
                         self.opened = True
         self.hits.extend(settled)
-
-    def _enter(self, command: AnalyzedCommand) -> None:
-        """Follow the nesting: rules that allow see a nested command only through harmless wrappers. The nested commands
-        follow the one whose words hold them."""
-        if not command.via:
-            self.seen_through, self.opened = True, False
-        elif command.via not in HARMLESS_WRAPPERS:
-            self.seen_through = False
 
     def _settled(self, hits: list[Hit]) -> list[Hit]:
         if not self.by_source or not hits:
@@ -205,8 +201,6 @@ class _Judge:
         return [Hit(one) for one in self.index.commands if one.tightens and one.unparsed(analysis.text, unparsed)]
 
     def _sorted(self, exact: bool) -> Verdicts:
-        if not self.hits and not exact:
-            return _NONE
         tools: dict[Behavior, list[Hit]] = {_DENY: [], _ASK: [], _ALLOW: []}
         contents: dict[Behavior, list[Hit]] = {_DENY: [], _ASK: [], _ALLOW: []}
         seen: set[tuple[int, int, int]] = set()
