@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from enum import Enum
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -160,7 +161,9 @@ def decision(value: model.Decision, text: str) -> analysis_pb2.Decision:
     )
 
 
+@lru_cache(maxsize=64)
 def enforcement(value: model.Enforcement | None) -> profile_pb2.Enforcement | None:
+    """There are few, and each command sends one twice: the message is the same each time, to be put into others, not changed."""
     if value is None:
         return None
     return profile_pb2.Enforcement(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from enum import Enum
+from functools import lru_cache
 from itertools import accumulate
 from typing import Any
 
@@ -141,6 +142,13 @@ def decision(message: analysis_pb2.Decision, text: str) -> model.Decision:
 
 
 def enforcement(message: profile_pb2.Enforcement) -> model.Enforcement:
+    return _enforcement(message.SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=64)
+def _enforcement(serialized: bytes) -> model.Enforcement:
+    """There are few, and each command brings one twice."""
+    message = profile_pb2.Enforcement.FromString(serialized)
     return model.Enforcement(
         backend=message.backend,
         layers=tuple(

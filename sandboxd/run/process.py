@@ -8,6 +8,7 @@ signal fires when the *thread* that spawned ends (prctl(2), PR_SET_PDEATHSIG).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from dataclasses import dataclass
@@ -88,12 +89,13 @@ class Process:
         self._grace = grace
         self._killer: asyncio.TimerHandle | None = None
         self.ending: tuple[EndKind, str] | None = None
-        self._exited: asyncio.Future[ExitStatus] = loop.create_future()
+        self._exited = asyncio.Event()
+        self._status: ExitStatus | Exception | None = None  # from then on: how, or why that cannot be told
         loop.add_reader(box.pidfd, self._on_exit)
 
     def stop(self, kind: EndKind, cause: str) -> None:
         """TERM to the command now, KILL to the whole box after the grace. The first caller's kind and cause stay."""
-        if self.ending is not None or self._exited.done():
+        if self.ending is not None or self._exited.is_set():
             return
         self.ending = (kind, cause)
         if self._grace > 0:
@@ -103,20 +105,24 @@ class Process:
             self._box.kill()
 
     def signal(self, number: int) -> None:
-        if not self._exited.done():
+        if not self._exited.is_set():
             self._box.signal(number)
 
     async def wait(self) -> ExitStatus:
-        """How it ended. A caller that is cancelled meanwhile does not disturb the waiting itself."""
-        await asyncio.wait((self._exited,))
-        return self._exited.result()
+        """How it ended. A caller that is cancelled meanwhile does not disturb the waiting itself. Raises what `reap` raises."""
+        await self._exited.wait()
+        if isinstance(self._status, Exception):
+            raise self._status
+        assert self._status is not None
+        return self._status
 
     async def end(self) -> None:
         """Make sure that nothing of the box lives on: kill, and wait until the kernel says so."""
-        if self._exited.done():
+        if self._exited.is_set():
             return
         self._box.kill()
-        await asyncio.wait((self._exited,), timeout=SETTLE)
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._exited.wait(), SETTLE)
 
     def _on_exit(self) -> None:
         self._loop.remove_reader(self._box.pidfd)
@@ -124,8 +130,7 @@ class Process:
             self._killer.cancel()
         try:
             self._box.kill()  # what the command left running behind it
-            status = self._box.reap()
+            self._status = self._box.reap()
         except Exception as error:
-            self._exited.set_exception(error)
-        else:
-            self._exited.set_result(status)
+            self._status = error
+        self._exited.set()
