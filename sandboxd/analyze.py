@@ -12,6 +12,7 @@ from functools import lru_cache
 from sandboxd.effects.call import Nested
 from sandboxd.effects.hints import held, standard_input
 from sandboxd.effects.infer import Inference
+from sandboxd.effects.outputs import stream
 from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, resolve
 from sandboxd.effects.variables import Names, computes, counted, counter, counters, names
@@ -163,14 +164,17 @@ class _Line:
         if about:
             place = Place(bases, home, self.known, about)
         at: tuple[str, ...] | None = ("",)  # where `place` is, as the shell stage says it
-        for command in script.subcommands:
+        for number, command in enumerate(script.subcommands):
             if command.cwds != at:
                 at = command.cwds
                 place = Place(_places(at, bases, home), home, self.known, about)
             feed: tuple[str, ...] = ()
             if command.piped_in or command.piped_out or command.redirects:
                 feed = standard_input(command, place, feeds)
-            self._command(command, place, via, feed, depth, span)
+            fed = ""
+            if command.piped_in and command.argv and command.argv[0].value == "xargs":
+                fed = _fed(script, number, self.functions)
+            self._command(command, place, via, feed, depth, span, False, fed)
         self.functions = outer
         self.names = above
         self.counters = counting
@@ -184,11 +188,14 @@ class _Line:
         depth: int,
         span: Span | None,
         appended: bool = False,
+        fed: str = "",
     ) -> AnalyzedCommand:
         counts = command.kind is _ARITHMETIC and counter(command) in self.counters
         if not counts and (command.notes or self.names.numbers):
             counts = computes(command, self.names)
-        found = Inference(command, self.tables, self.environment, place, self.functions, feed, appended, counts, span, self.names)
+        found = Inference(
+            command, self.tables, self.environment, place, self.functions, feed, appended, counts, span, self.names, fed
+        )
         self.clean = self.clean and found.lasting
         effects = tuple(found.effects)
         if self.links:
@@ -304,6 +311,17 @@ _NAMELESS = Names(steady=True)
 _NAMES_PLACE = re.compile(r"(?<![$A-Za-z0-9_{])(?:PWD|HOME)(?![A-Za-z0-9_])")
 # What runs text at another time than where it stands, and so may set a variable before a command that stands in front of it.
 _MOVING = re.compile(r"eval|trap")
+_MAX_STAGES, _MAX_STAGE_TEXT = 4, 1_000  # of a pipeline that is read for what it prints
+
+
+def _fed(script: Script, number: int, functions: frozenset[str]) -> str:
+    """What is certain of what the pipe in front of this command brings, see `outputs.stream`."""
+    command = script.subcommands[number]
+    first = number
+    while first and number - first < _MAX_STAGES and script.subcommands[first - 1].pipeline == command.pipeline:
+        first -= 1
+    before = script.text[script.subcommands[first].span.start : command.span.start].rstrip()
+    return stream(before[:-1], functions) if before[-1:] == "|" and len(before) < _MAX_STAGE_TEXT else ""
 
 
 def _reads(effect: Effect) -> bool:

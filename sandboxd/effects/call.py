@@ -59,7 +59,7 @@ class Call:
 
     # Written out: a dataclass with as many defaults takes twice as long to make, and one is made for every command.
     __slots__ = (
-        *("name", "words", "parsed", "place", "span", "environment", "feed", "appended", "compares", "piped", "heredoc"),
+        *("name", "words", "parsed", "place", "span", "environment", "feed", "appended", "compares", "piped", "heredoc", "fed"),
         *("edit", "clean", "nested_done", "sends", "effects", "nested", "programs", "sources", "links"),
     )
 
@@ -87,6 +87,7 @@ class Call:
         self.compares = compares  # whether all that `[[` compares as numbers are numbers
         self.piped = piped  # whether standard input is a pipe or a file
         self.heredoc = False  # whether standard input is text of the line itself
+        self.fed = ""  # what is certain of standard input, see `outputs.stream`
         self.edit = False
         self.clean = True  # whether the environment it gives to others is known to be harmless
         self.nested_done = False

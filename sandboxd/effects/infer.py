@@ -62,7 +62,7 @@ class Inference:
     standard input."""
 
     __slots__ = (
-        *("command", "tables", "environment", "place", "functions", "feed", "appended", "counts", "span", "names"),
+        *("command", "tables", "environment", "place", "functions", "feed", "appended", "counts", "span", "names", "fed"),
         *("effects", "nested", "links", "clean", "lasting", "expands", "wrapper", "levels", "compares"),
     )
 
@@ -78,6 +78,7 @@ class Inference:
         counts: bool = False,
         span: Span | None = None,
         names: Names = _UNKNOWN,
+        fed: str = "",
     ) -> None:
         self.command = command
         self.tables = tables
@@ -89,6 +90,7 @@ class Inference:
         self.counts = counts  # arithmetic over a counter that nothing else sets
         self.span = span  # where to point to, for commands inside a word
         self.names = names  # what is certain of the variables
+        self.fed = fed  # what is certain of standard input
         self.effects: list[Effect] = []
         self.nested: list[Nested] = []
         self.links: list[tuple[Word, Word]] = []
@@ -273,6 +275,8 @@ class Inference:
         for redirect in command.redirects:
             call.piped = call.piped or redirect.reads
             call.heredoc = call.heredoc or redirect.op in _HERE
+        if self.fed and not any(redirect.reads for redirect in command.redirects):
+            call.fed = self.fed
         call.run()
         self.effects += call.effects
         self.nested += call.nested

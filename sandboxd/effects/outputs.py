@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Substitutions whose output begins with no dash, whatever the files are: `$(git rev-parse HEAD)` can be no option.
+"""Substitutions and pipes whose output begins with no dash, whatever the files are: `$(git rev-parse HEAD)` can be no option.
 
 A branch may be called `--output=x`, so what prints names is not here. To add a command: its whole text as a pattern, and why
 its output never begins with a dash, not even when it fails.
@@ -29,8 +29,8 @@ _WORDS = re.compile(
       git\s+(?:--no-pager\s+)?(?:
         rev-parse(?:\s+(?:--short(?:=\d+)?|--verify|-q|--quiet))*\s+{_REV}
         | merge-base(?:\s+(?:-a|--all|--octopus|--fork-point))*(?:\s+{_REV}){{1,3}}
-        | rev-list(?:\s+(?:-n\s*\d+|-\d+|--max-count=\d+|--max-parents=0|--all|--no-merges|--merges|--first-parent|--reverse))*
-          (?:\s+{_REV})*
+        | rev-list(?:\s+(?:-n\s*\d+|-\d+|--max-count=\d+|--max-parents=0|--all|--no-merges|--merges
+          |--first-parent|--reverse|{_REV}))*
         | log(?:\s+(?:-\d+|-n\s*\d+|--reverse|--all|--merges|--no-merges|--first-parent))*
           \s+--(?:pretty|format)=['"]?(?:format:)?%[hHtT]['"]?
           (?:\s+(?:-\d+|-n\s*\d+|--reverse|--all|--merges|--no-merges|--first-parent))*(?:\s+{_REV})?
@@ -69,10 +69,19 @@ _PATHS = re.compile(
     re.X,
 )
 _PLACES = frozenset(("PWD", "HOME"))
+# Arguments of find: starting points that begin with no dash, then tests; no action but `-print0` and `-prune`.
+_TEST = r"""(?:-(?!f?ls\b|ok|exec|f?print|files)[a-z]+
+  |!|\\[()]|'[^'\n-][^'\n]*'|"[^"$`\\\n-][^"$`\\\n]*"|[+-]?\d\w*|[A-Za-z][\w.,/]*)"""
+_FOUND = re.compile(
+    rf"""\s*find(?:\s+-[LHP])*(?:\s+[\w./~][\w./-]*)*(?:\s+{_TEST})*\s+-print0(?:\s+2>\s*/dev/null)?
+    (?:\s*\|\s*sort\s+-z)?\s*\Z""",
+    re.X,
+)
 # The programs that the patterns above run: none may be a function of the text.
 _PROGRAMS = frozenset(
     """
     git pgrep pidof lsof which command type date nproc arch uname id wc tr grep pwd realpath readlink docker stat tput head tail
+    find sort xargs
     """.split()  # noqa: SIM905  as they stand above
 )
 
@@ -110,6 +119,14 @@ def prints_number(part: Part, functions: frozenset[str]) -> bool:
 def is_number(text: str, functions: frozenset[str]) -> bool:
     """Whether what `$(text)` prints is a decimal number, or nothing."""
     return functions.isdisjoint(_PROGRAMS) and _NUMBERS.match(text) is not None
+
+
+def stream(text: str, functions: frozenset[str]) -> str:
+    """What comes through a pipe from the commands in `text`: "words" as of `prints_words`, "paths" that begin with no dash, each
+    closed by a NUL, or "" for anything."""
+    if not functions.isdisjoint(_PROGRAMS):
+        return ""
+    return "words" if _WORDS.match(text) is not None else "paths" if _FOUND.match(text) is not None else ""
 
 
 def prints_path(part: Part, functions: frozenset[str]) -> bool:

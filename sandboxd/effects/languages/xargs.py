@@ -6,6 +6,9 @@ from __future__ import annotations
 from sandboxd.effects.call import Call
 from sandboxd.model import Part, PartKind, Word, WordFlag
 
+# What is appended when no word of it begins with a dash.
+_PLAINLY = frozenset((WordFlag.VARIABLE, WordFlag.SPLITS, WordFlag.PLAIN))
+
 
 def read(call: Call) -> None:
     parsed = call.parsed
@@ -14,6 +17,10 @@ def read(call: Call) -> None:
         return  # echo
     marks = call.values("-I", "--replace", "-i", "-J")
     plain = parsed.has("-I", "--replace", "-i", "-J")
+    sure = _no_dash(call)
+    if not plain and sure:
+        call.nest((*words, Word(words[-1].span, (Part(PartKind.VARIABLE, "{}"),), (), _PLAINLY)), "xargs")
+        return
     if not plain:
         call.nest(words, "xargs", appended=True)
         return
@@ -21,10 +28,17 @@ def read(call: Call) -> None:
         call.opaque("opaque.dynamic_option", "xargs.marker", call.span, "", call.mentions())
         return
     mark = (marks[-1].value if marks else None) or "{}"
-    call.nest(tuple(_replaced(word, mark) for word in words), "xargs", appended=parsed.has("-J"))
+    call.nest(tuple(_replaced(word, mark, sure) for word in words), "xargs", appended=parsed.has("-J"))
 
 
-def _replaced(word: Word, mark: str) -> Word:
+def _no_dash(call: Call) -> bool:
+    """Whether no word that it reads begins with a dash. A separator of its own would cut the words anew."""
+    if not call.fed or call.parsed.has("-d", "--delimiter", "-a", "--arg-file"):
+        return False
+    return call.fed == "words" or call.parsed.has("-0", "--null")
+
+
+def _replaced(word: Word, mark: str, sure: bool) -> Word:
     if not any(part.kind is PartKind.LITERAL and mark in part.text for part in word.parts):
         return word
     parts: list[Part] = []
@@ -37,4 +51,7 @@ def _replaced(word: Word, mark: str) -> Word:
                 parts.append(Part(PartKind.VARIABLE, "{}", True))
             if piece:
                 parts.append(Part(PartKind.LITERAL, piece, True))
-    return Word(word.span, tuple(parts), (), word.flags | {WordFlag.VARIABLE})
+    flags = word.flags | {WordFlag.VARIABLE}
+    if sure and parts[0].kind is PartKind.VARIABLE and parts[0].text == "{}" and len(parts) == 1:
+        flags |= {WordFlag.PLAIN}
+    return Word(word.span, tuple(parts), (), flags)
