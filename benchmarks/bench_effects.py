@@ -15,7 +15,7 @@ from time import perf_counter
 
 import bashlex
 
-from benchmarks.measure import Case, Measured, duration, figure, middle
+from benchmarks.measure import Case, Measured, against, duration, figure, middle, sample
 from sandboxd.analyze import TABLES, _Line, analyze, read
 from sandboxd.effects.tables import Tables
 from sandboxd.model import Analysis, AnalysisContext, Behavior, Inputs, RuleSet, Scope, Source
@@ -23,6 +23,7 @@ from sandboxd.policy.rules import parse_rule
 from sandboxd.policy.waterfall import evaluate, walk
 
 CONTEXT = AnalysisContext("/home/ada/work", "/home/ada", "/home/ada/work")
+ROUNDS = 40  # samples of a line
 _SCOPE = Scope("/home/ada/work", "/home/ada")
 _RULES = RuleSet(
     tuple(
@@ -75,28 +76,35 @@ def _parses(text: str) -> bool:
     return True
 
 
-def _best(work: Callable[[], object], times: int = 3) -> float:
-    """Seconds of the fastest of some runs."""
-    best = float("inf")
-    for _ in range(times):
-        started = perf_counter()
-        work()
-        best = min(best, perf_counter() - started)
-    return best
-
-
 def _ratio(name: str, judge: Callable[[str], object], goal: float) -> Case:
-    """Median over the lines of `judge` / one bare bashlex parse, all warm; p95 is that of the lines."""
-    return Case(name, "x", lambda seconds: _ratios(judge), goal)
+    """Median over the lines of `judge` / one bare bashlex parse, taken in turns in small blocks; p95 is that of the lines."""
+    return Case(name, "x", lambda seconds: _ratios(judge, seconds), goal)
 
 
-def _ratios(judge: Callable[[str], object]) -> Measured:
+def _ratios(judge: Callable[[str], object], seconds: float) -> Measured:
+    texts = _commands()
+    share = seconds / len(texts)
+    return middle([against(*sample(*_both(judge, text), seconds=share, rounds=ROUNDS)).value for text in texts])
+
+
+def _alternating(_: float) -> Measured:
+    """Likewise, but one after the other: each finds the processor's caches filled by the other one."""
     ratios = []
     for text in _commands():
-        theirs = _best(lambda text=text: bashlex.parse(text))  # type: ignore[misc]  # mypy infers no type for a lambda with a default
-        ours = _best(lambda text=text: judge(text))  # type: ignore[misc]  # likewise
-        ratios.append(ours / theirs)
+        both = _both(_beyond_shell, text)
+        ours, theirs = zip(*([_once(work) for work in both] for _ in range(ROUNDS)), strict=True)
+        ratios.append(against(ours, theirs).value)
     return middle(ratios)
+
+
+def _both(judge: Callable[[str], object], text: str) -> tuple[Callable[[], object], Callable[[], object]]:
+    return lambda: judge(text), lambda: bashlex.parse(text)
+
+
+def _once(work: Callable[[], object]) -> float:
+    started = perf_counter()
+    work()
+    return perf_counter() - started
 
 
 def _whole(text: str) -> object:
@@ -149,6 +157,7 @@ def cases() -> list[Case]:
     return [
         _ratio("effects.whole_vs_bashlex", _whole, 1.0),
         _ratio("effects.beyond_shell_vs_bashlex", _beyond_shell, 0.35),
+        Case("effects.beyond_shell_alternating", "x", _alternating),
         _ratio("effects.again_vs_bashlex", _again, 0.12),
         duration("effects.cached", lambda: analyze(line, CONTEXT), unit="us", goal=20),
         duration("effects.one_pipeline", lambda: _Line(line, CONTEXT, TABLES).run(), unit="us"),
