@@ -22,7 +22,7 @@ T = TypeVar("T")
 
 def dumps(value: object, clean: Callable[[str], str] | None = None) -> str:
     """One line of JSON, keys in the order of the fields, non-ASCII text kept. `clean` is put over every string."""
-    return json.dumps(_plain(value, clean), ensure_ascii=False, separators=(",", ":"))
+    return _encode(value if clean is None else _plain(value, clean))
 
 
 def loads(kind: type[T], text: str) -> T:
@@ -34,20 +34,28 @@ def loads(kind: type[T], text: str) -> T:
     return value
 
 
-def _plain(value: object, clean: Callable[[str], str] | None) -> object:
+def _plain(value: object, clean: Callable[[str], str]) -> object:
     if isinstance(value, str):
-        return value if clean is None else clean(value)
+        return clean(value)
     if value is None or isinstance(value, int | float):
         return value
-    if isinstance(value, Enum):
-        return value.value
     if isinstance(value, tuple | list):
         return [_plain(item, clean) for item in value]
     if isinstance(value, dict):
         return {str(key): _plain(item, clean) for key, item in value.items()}
+    return _plain(_opened(value), clean)
+
+
+def _opened(value: object) -> object:
+    """What JSON does not know itself, as what is in it."""
+    if isinstance(value, Enum):
+        return value.value
     if dataclasses.is_dataclass(value):
-        return {name: _plain(getattr(value, name), clean) for name in _fields(cast("Hashable", type(value)))}
+        return {name: getattr(value, name) for name in _fields(cast("Hashable", type(value)))}
     raise TypeError(f"a {type(value).__name__} has no JSON form here")
+
+
+_encode = json.JSONEncoder(ensure_ascii=False, check_circular=False, separators=(",", ":"), default=_opened).encode
 
 
 @cache
