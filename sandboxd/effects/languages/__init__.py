@@ -17,6 +17,7 @@ LANGUAGES = frozenset(
         "xargs",
         "curl",
         "sql",
+        "graphql",
         "shell",
         "env",
         "printf",
