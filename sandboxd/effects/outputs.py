@@ -153,7 +153,7 @@ def _settled(word: Word, known: Known) -> Word:
                 return word
         elif not splits:
             break
-        if splits and not (part.counts or _words(part, known)):
+        if splits and not (part.counts or _words(part, known) or (at and prints_number(part, known.functions))):
             return word
     flags = word.flags | {WordFlag.PLAIN}
     if splits and all(
