@@ -180,11 +180,12 @@ class Box:
 
 def ended_status(lines: list[str]) -> ExitStatus | None:
     """How the command ended, out of what `child` said; None when it has not said so."""
-    words = next((line.split() for line in lines if line.startswith("X ")), None)
-    if words is None:
-        return None
-    code, number, user, system, rss = (int(word) for word in words[1:])
-    return ExitStatus(None if number else code, number or None, user / 1e6, system / 1e6, rss * 1024, left=_left(lines))
+    for line in lines:
+        if line[:2] == "X ":
+            code, number, user, system, rss = map(int, line.split()[1:])
+            left = _left(lines)
+            return ExitStatus(None if number else code, number or None, user / 1e6, system / 1e6, rss * 1024, left=left)
+    return None
 
 
 def failure(lines: list[str]) -> str:
@@ -194,10 +195,13 @@ def failure(lines: list[str]) -> str:
 
 def _left(lines: list[str]) -> tuple[str, ...]:
     """The paths that `child` saw in private directories at the end, and how many it did not name."""
-    words = next((line.split()[1:] for line in lines if line.startswith("L ")), [])
-    paths = [bytes.fromhex(word).decode(errors="replace") for word in words[1:]]
-    more = int(words[0]) - len(paths) if words else 0
-    return (*paths, f"{more} more") if more else tuple(paths)
+    for line in lines:
+        if line[:2] == "L ":
+            count, *words = line.split()[1:]
+            paths = [bytes.fromhex(word).decode(errors="replace") for word in words]
+            more = int(count) - len(paths)
+            return (*paths, f"{more} more") if more else tuple(paths)
+    return ()
 
 
 def as_user(plan: LaunchPlan) -> list[str]:

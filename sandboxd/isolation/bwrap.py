@@ -31,6 +31,7 @@ from sandboxd.isolation.box import (
     trial_plan,
 )
 from sandboxd.isolation.ends import Ends, Opened
+from sandboxd.isolation.look import Look
 from sandboxd.isolation.mountpoints import Lease
 from sandboxd.model import (
     Enforcement,
@@ -105,7 +106,7 @@ class Bwrap:
         host = self._need_host()
         enforcement = self.enforcement(plan)
         python = interpreter.find(plan.uid)
-        plan, lease = protect.prepare(plan)
+        plan, lease = protect.prepare(plan, Look())
         try:
             return self._start(plan, stdio, host, enforcement, python, lease)
         except BaseException:

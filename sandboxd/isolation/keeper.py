@@ -26,9 +26,10 @@ from functools import partial
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import mountsteps, pool
 from sandboxd.isolation.kept import Kept
+from sandboxd.isolation.look import Look
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
-from sandboxd.isolation.pool import Caps
+from sandboxd.isolation.pool import Caps, Demand
 from sandboxd.isolation.shelf import Entry, Figures, identities, key_of
 from sandboxd.isolation.zygotes import Identities, Template, watcher
 from sandboxd.model import LaunchPlan
@@ -65,21 +66,20 @@ class Keeper:
 
     # -- for a start -----------------------------------------------------------------------------------------------------
 
-    def take(self, plan: LaunchPlan) -> NativeBox:
+    def take(self, plan: LaunchPlan, look: Look) -> NativeBox:
         """A box for a plan that `protect.prepare` has looked at, ready or being made. Raises IsolationError."""
         key = key_of(plan)
         with self._lock:
             self._look_at_host()
-            now = time.monotonic()
             entry = self._entries.get(key)
             seen: Identities = ()
             if entry is not None:
-                seen = identities(entry.steps)
+                seen = identities(entry.steps, look)
                 if not self._good(entry, seen):
                     self._forget(entry)
                     entry = None
             if entry is None:
-                return self._first(key, plan, now)
+                return self._first(key, plan)
             box = self._kept(entry, plan.kept_for) or self._ready(entry) or self._soon(entry, plan.kept_for)
             if box is not None:
                 self._counts["warm" if box.uses == 1 else "reused"] += 1
@@ -87,18 +87,17 @@ class Keeper:
                 try:
                     box = self._make_box(entry.template, plan, seen if entry.template.seen is None else None, False)
                 except (IsolationError, OSError):
-                    self._fail(now)
-                    return self._first(key, plan, now)
+                    self._fail(time.monotonic())
+                    return self._first(key, plan)
                 if not box.begun():  # a millisecond, in which the box goes on; nothing of the command is with it yet
                     self._give_up(box)
                     self._forget(entry)
-                    return self._first(key, plan, now)
+                    return self._first(key, plan)
                 self._counts["template"] += 1
-            self._note(entry, now)
-            box.on_end = partial(self._ended, entry)
+            box.on_start, box.on_end = partial(self._started, entry), partial(self._ended, entry)
             return box
 
-    def _first(self, key: Hashable, plan: LaunchPlan, now: float) -> NativeBox:
+    def _first(self, key: Hashable, plan: LaunchPlan) -> NativeBox:
         """A box of a template that is made for it, and kept if others can have boxes of it too."""
         steps = mountsteps.steps(plan)
         template = self._make_template(plan, steps)
@@ -109,8 +108,8 @@ class Keeper:
             entry = None
             if steps.shared and self.caps.budget > 0:
                 template.hold()
-                entry = self._entries[key] = Entry(key, plan, steps, template)
-                self._note(entry, now)
+                entry = self._entries[key] = Entry(key, plan, steps, template, Demand(last=time.monotonic()))
+                box.on_start = partial(self._started, entry)
             box.on_end = partial(self._ended, entry)
             return box
         finally:
@@ -153,10 +152,12 @@ class Keeper:
         entry.boxes = waiting + entry.boxes
         return found
 
-    def _note(self, entry: Entry, now: float) -> None:
-        entry.demand = pool.started(entry.demand, now)
-        self._last_event = now
-        self._work()
+    def _started(self, entry: Entry) -> None:
+        """Called by a box that has got its command: until then its command waits."""
+        with self._lock:
+            now = self._last_event = time.monotonic()
+            entry.demand = pool.started(entry.demand, now)
+            self._work()
 
     def _ended(self, entry: Entry | None, box: NativeBox) -> None:
         """Called by the box that has ended. What it still takes is given back in a quiet moment."""
@@ -242,7 +243,7 @@ class Keeper:
             if chosen.template.seen is None:  # not ready itself
                 making = True
                 continue
-            if chosen.template.seen != identities(chosen.steps) or not chosen.template.unchanged():
+            if chosen.template.seen != identities(chosen.steps, Look()) or not chosen.template.unchanged():
                 self._forget(chosen)
                 continue
             for _ in range(count):

@@ -26,6 +26,7 @@ from sandboxd.isolation.box import (
 )
 from sandboxd.isolation.ends import Opened
 from sandboxd.isolation.keeper import Keeper
+from sandboxd.isolation.look import Look
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Caps
@@ -87,9 +88,10 @@ class Native:
         if (plan.uid, plan.gid) != (os.geteuid(), os.getegid()):
             check_user(plan)
             hand_over(stdio, plan)
-        plan, lease = protect.prepare(plan)
+        look = Look()
+        plan, lease = protect.prepare(plan, look)
         try:
-            box, guards = self._keeper_now().take(plan), mountsteps.guards(plan)
+            box, guards = self._keeper_now().take(plan, look), mountsteps.guards(plan)
             fds = [stdio.stdin, stdio.stdout, stdio.stderr, *([stdio.cwd_report] if stdio.cwd_report >= 0 else [])]
             try:
                 box.give(order(plan, guards), fds, enforcement, lease, plan.kept_for if self._caps.session else "")
@@ -132,14 +134,14 @@ class Native:
         if (plan.uid, plan.gid) != (os.geteuid(), os.getegid()):
             check_user(plan)
         self._need_trial()
-        plan, lease = protect.prepare(plan)
+        plan, lease = protect.prepare(plan, Look())
         if lease is not None:
             lease.release()
         return plan
 
     def ready(self, plan: LaunchPlan, count: int = 1, timeout: float = 5.0) -> bool:
         """Wait until use alone has made so many boxes ready for a plan; False when they are not in `timeout` seconds."""
-        plan, lease = protect.prepare(plan)
+        plan, lease = protect.prepare(plan, Look())
         if lease is not None:
             lease.release()
         return self._keeper_now().await_ready(plan, count, timeout)
@@ -150,7 +152,7 @@ class Native:
 
     def kept(self, plan: LaunchPlan, timeout: float = 5.0) -> str:
         """Wait until a box that has run a command waits for the next one of the plan's session: ""; else why none does."""
-        return self._keeper_now().await_kept(protect.prepare(plan)[0], timeout)
+        return self._keeper_now().await_kept(protect.prepare(plan, Look())[0], timeout)
 
     def forget(self, session: str, tmp: str) -> None:
         """Give up what waits for a session that has ended, whose temporary directory was `tmp`."""

@@ -55,6 +55,7 @@ class NativeBox:
         self.uses = 1  # commands of the box, with this one
         self.ready = False
         self.refused = ""  # why it takes no other command
+        self.on_start: Callable[[], None] | None = None  # called once, when it has its command
         self.on_end: Callable[[NativeBox], None] | None = None  # called once, when it has been reaped; it calls `dispose`
 
     # -- asleep ----------------------------------------------------------------------------------------------------------
@@ -142,6 +143,8 @@ class NativeBox:
             if theirs is not None:
                 theirs.close()
         self._lease = lease
+        if self.on_start is not None:
+            self.on_start()
 
     def _open(self, session: str) -> socket.socket:
         """A socket for the command alone, whose end is that of the command and not of the box; the box's end of it."""

@@ -13,20 +13,22 @@ import errno
 import os
 import shutil
 import stat
+from functools import lru_cache
 
 from sandboxd.errors import IsolationError
 from sandboxd.isolation import mountpoints
 from sandboxd.isolation.kernel import open_real
+from sandboxd.isolation.look import NOTHING, Look
 from sandboxd.isolation.mountpoints import Lease
 from sandboxd.model import LaunchPlan, Mount, MountKind
-from sandboxd.paths import is_within
+from sandboxd.paths import is_within, is_within_any
 
 _HIDES = (MountKind.HIDE_DIR, MountKind.HIDE_FILE)
 _BINDS = (MountKind.READ_ONLY, MountKind.WRITABLE)
 _TREE = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
-def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Lease | None]:
+def prepare(plan: LaunchPlan, look: Look) -> tuple[LaunchPlan, Lease | None]:
     """Make the mount points that a plan needs and check every target; the plan as it can be mounted, and who holds them.
 
     What was to be hidden and has gone since is left out: a mount point for it would be made on the host. So is the guard
@@ -35,24 +37,27 @@ def prepare(plan: LaunchPlan) -> tuple[LaunchPlan, Lease | None]:
     """
     lease = mountpoints.acquire(plan.registry, plan.absent, plan.uid, plan.gid) if plan.registry else None
     try:
-        return _checked(plan, frozenset(lease.paths if lease is not None else ())), lease
+        return _checked(plan, frozenset(lease.paths if lease is not None else ()), look), lease
     except BaseException:
         if lease is not None:
             lease.release()
         raise
 
 
-def _checked(plan: LaunchPlan, made: frozenset[str]) -> LaunchPlan:
+def _checked(plan: LaunchPlan, made: frozenset[str], look: Look) -> LaunchPlan:
     """`made` were just made, in directories that were reached without a link."""
+    needed, reachable = _needs(plan.mounts, plan.absent)
+    if not reachable and all(path in made or look.at(path) != NOTHING for path in needed):
+        return plan
     done: list[Mount] = []
     gone: set[str] = set()
     absent = frozenset(path for path, _ in plan.absent)
-    swappable: list[Mount] = []  # in what they show, a command can put a link in the place of a directory
+    swappable: list[Mount] = []
     for mount in plan.mounts:
         if mount.target in made:
             done.append(mount)
             continue
-        if (mount.kind in _HIDES or mount.target in absent) and not os.path.lexists(mount.target):
+        if (mount.kind in _HIDES or mount.target in absent) and look.at(mount.target) == NOTHING:
             gone.add(mount.target)
             continue
         if mount.kind is MountKind.SEAL and mount.target in gone:
@@ -60,10 +65,31 @@ def _checked(plan: LaunchPlan, made: frozenset[str]) -> LaunchPlan:
         if mount.kind is not MountKind.SEAL:
             if any(is_within(mount.target, each.target) for each in swappable):
                 _check(mount, next(each for each in reversed(done) if _holds(each, mount)), plan)
-            if mount.kind in _BINDS and (mount.kind is MountKind.WRITABLE or mount.source != mount.target):
+            if _swappable(mount):
                 swappable.append(mount)
         done.append(mount)
     return dataclasses.replace(plan, mounts=tuple(done)) if gone else plan
+
+
+@lru_cache(maxsize=64)
+def _needs(mounts: tuple[Mount, ...], absent: tuple[tuple[str, bool], ...]) -> tuple[tuple[str, ...], bool]:
+    """The targets that are left out where nothing is there, and whether a command could put a link in the way to any target."""
+    guarded = frozenset(path for path, _ in absent)
+    swappable: tuple[str, ...] = ()
+    needed, reachable = [], False
+    for mount in mounts:
+        if mount.kind in _HIDES or mount.target in guarded:
+            needed.append(mount.target)
+        if mount.kind is not MountKind.SEAL:
+            reachable = reachable or is_within_any(mount.target, swappable)
+            if _swappable(mount):
+                swappable = (*swappable, mount.target)
+    return tuple(needed), reachable
+
+
+def _swappable(mount: Mount) -> bool:
+    """Whether a command can put a link in the place of a directory in what it shows."""
+    return mount.kind in _BINDS and (mount.kind is MountKind.WRITABLE or mount.source != mount.target)
 
 
 def _holds(outer: Mount, mount: Mount) -> bool:

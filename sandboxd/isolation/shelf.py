@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 
 from sandboxd.isolation import mountsteps
 from sandboxd.isolation.kept import Kept
+from sandboxd.isolation.look import Look
 from sandboxd.isolation.mountsteps import Steps
 from sandboxd.isolation.nativebox import NativeBox
 from sandboxd.isolation.pool import Demand, Stock
@@ -70,13 +70,6 @@ def key_of(plan: LaunchPlan) -> Hashable:
     )
 
 
-def identities(steps: Steps) -> Identities:
+def identities(steps: Steps, look: Look) -> Identities:
     """What the host has now at the paths on which a template relies."""
-    out = []
-    for path in steps.watched:
-        try:
-            status = os.lstat(path)
-            out.append((status.st_dev, status.st_ino))
-        except OSError:
-            out.append((0, 0))
-    return tuple(out)
+    return tuple([look.at(path) for path in steps.watched])
