@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from sandboxd.effects.call import Nested
+from sandboxd.effects.call import REOPENS, Nested
 from sandboxd.effects.hints import held, standard_input
 from sandboxd.effects.infer import Inference
 from sandboxd.effects.outputs import stream
@@ -27,6 +27,8 @@ from sandboxd.model import (
     Effect,
     EffectKind,
     GitUse,
+    Redirect,
+    RedirectOp,
     Script,
     Span,
     Subcommand,
@@ -103,6 +105,7 @@ class _Line:
         programs: dict[str, None] = {}
         git: list[Effect] = []
         others = False  # whether something that is not git changes anything
+        streams = False
         for command in self.commands:
             for effect in command.effects:
                 kind, target = effect.kind, effect.target
@@ -120,6 +123,9 @@ class _Line:
                     git.append(effect)
                 else:
                     others = others or not reads
+                    streams = streams or effect.because == REOPENS
+        if streams and self._reopens():
+            read_only, others = False, True
         return Analysis(
             text=self.text,
             cwd=self.context.cwd,
@@ -237,12 +243,36 @@ class _Line:
             inner.append(self._command(command, inside, nested.via, nested.hints, depth + 1, span, nested.appended))
             return
         script = parse(nested.text)
+        if not self.placed and ("PWD" in nested.text or "HOME" in nested.text):
+            # No text around says so in plain letters: what else it may set is not known.
+            self.placed, self.steady, self.known = True, False, ()
         if script.unparsed is not None:
             words = script.unparsed.words
             extra.append(
                 Effect(EffectKind.OPAQUE, "nested.unparsed", at, code=script.unparsed.reason, detail=nested.via, fragments=words)
             )
         self._script(script, nested.cwds, nested.via, nested.hints, depth + 1, at)
+
+    def _reopens(self) -> bool:
+        """Make writes to who knows what of the standard streams that are opened for writing and can be files: standard input,
+        and the outputs where a redirect of the line makes an input of one."""
+        redirects = [redirect for command in self.commands for redirect in command.subcommand.redirects]
+        made = set(map(_makes, redirects))
+        all_streams = "input" in made or {"opened", "copied"} <= made
+        inputs = [effect for command in self.commands for effect in command.effects if effect.because == _REDIRECT_READ]
+        pieces = tuple([piece for effect in inputs for piece in ((effect.target,) if effect.target else effect.fragments)])
+        found = False
+        for at, command in enumerate(self.commands):
+            effects = tuple(
+                effect._replace(kind=_WRITE, act=Act.WRITE, target=None, fragments=pieces)
+                if effect.because == REOPENS and (all_streams or effect.target in _INPUTS)
+                else effect
+                for effect in command.effects
+            )
+            if effects != command.effects:
+                found = True
+                self.commands[at] = command._replace(effects=effects)
+        return found
 
     def _through_links(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         """Effects on a name that was linked earlier in this text are effects on what it is linked to as well."""
@@ -285,6 +315,22 @@ def _sets_place(command: Subcommand) -> bool:
     )
 
 
+def _makes(redirect: Redirect) -> str:
+    """An `input` of an output (or of what an output may become), something `opened` for reading beside standard input, a
+    descriptor `copied` that may be so."""
+    fd = redirect.fd
+    if redirect.op is RedirectOp.READ:
+        return "" if fd is None or fd == 0 else "input" if fd in (1, 2) else "opened"
+    if redirect.op not in (RedirectOp.DUP_IN, RedirectOp.DUP_OUT) or fd == 0:
+        return ""
+    if fd is None and redirect.op is RedirectOp.DUP_IN:
+        return ""
+    source = (redirect.target.value or "?").rstrip("-")
+    return "input" if source == "0" else "" if source in ("1", "2", "") else "copied"
+
+
+_INPUTS = ("/dev/stdin", "/dev/fd/0")
+_REDIRECT_READ = f"redirect.{RedirectOp.READ.value}"
 _NO_GIT = GitUse()
 _PATH_KINDS = frozenset((_READ, _WRITE, _DELETE))
 

@@ -22,6 +22,10 @@ from sandboxd.sensitive import fragments_sensitivity, pattern_sensitivity, sensi
 HARMLESS_FILES = frozenset(
     ("/dev/null", "/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/tty", "/dev/fd/0", "/dev/fd/1", "/dev/fd/2", "/dev/full")
 )
+# Who opens one of these for writing opens anew what it was opened from: `sort -o /dev/stdin < f` overwrites `f`. That is told
+# as an effect of its own (REOPENS), which `analyze` judges with the redirects of the whole line.
+STREAMS = frozenset(("/dev/stdin", "/dev/stdout", "/dev/stderr", "/dev/fd/0", "/dev/fd/1", "/dev/fd/2"))
+REOPENS = "stream.reopens"
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _READ, _HARMLESS = EffectKind.READ, Sensitivity.NONE
 _OPAQUE, _NETWORK, _SECRET = EffectKind.OPAQUE, EffectKind.NETWORK, Sensitivity.SECRET
@@ -155,7 +159,11 @@ class Call:
             self.at(role, target, because, span, edit=edit)
 
     def at(self, role: Role, target: Target, because: str, span: Span, *, edit: bool | None = None) -> None:
-        if role.kind is None or (target.path in HARMLESS_FILES and role.act in _OPENS):
+        if role.kind is None:
+            return
+        if target.path in HARMLESS_FILES and role.act in _OPENS:
+            if role.act is not None and target.path in STREAMS:
+                self.effects.append(Effect(EffectKind.ENV, REOPENS, span, target.path))
             return
         effect = path_effect(role, target, because, span, self.place.home, self.edit if edit is None else edit)
         self.effects.append(effect)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sandboxd.effects import argv
-from sandboxd.effects.call import HARMLESS_FILES, Nested, mentioned, path_effect
+from sandboxd.effects.call import HARMLESS_FILES, REOPENS, STREAMS, Nested, mentioned, path_effect
 from sandboxd.effects.environment import Environment
 from sandboxd.effects.fill import Filling
 from sandboxd.effects.outputs import settle
@@ -197,6 +197,8 @@ class Inference:
                 self.effects.append(Effect(EffectKind.NETWORK, because, word.span, direction=Direction.SEND))
             elif target.path not in HARMLESS_FILES or target.pattern:
                 self.effects.append(path_effect(act, target, because, word.span, self.place.home, writes))
+            elif writes and target.path in STREAMS:
+                self.effects.append(Effect(_ENV, REOPENS, word.span, target.path))
 
     def _simple(self, words: tuple[Word, ...]) -> None:
         head = words[0]
@@ -257,7 +259,7 @@ class Inference:
         parsed = argv.Parsed(table, words[1:])
         self.levels.append(parsed.level.id)
         self.wrapper = table.wrapper
-        if parsed.exact:
+        if parsed.exact and not self.appended:
             return
         command = self.command
         call = Filling(

@@ -206,7 +206,9 @@ def _sets(text: str, name: str) -> int:
 
 
 def _assignments(commands: tuple[Subcommand, ...], name: str) -> int:
-    return sum(a.name == name for command in commands if command.kind is not CommandKind.WORDS for a in command.assignments)
+    """How many assignments stand in the text; one that is listed twice is one."""
+    assigned = (command.assignments for command in commands if command.kind is not CommandKind.WORDS)
+    return len({a.span for group in assigned for a in group if a.name == name})
 
 
 def _head(command: Subcommand) -> str | None:

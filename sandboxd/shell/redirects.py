@@ -36,8 +36,9 @@ class Redirects(Lexer):
 
     def take_found(self) -> list[Frame]:
         found = self.found
-        if found:
-            self.found = []
+        if not found:
+            return []  # not the one that the next command's are put in
+        self.found = []
         return found
 
     def begin(self, b: Build, start: int) -> Slot:

@@ -53,7 +53,9 @@ def read(call: Call) -> None:
 def _split(call: Call, texts: list[Word], operands: list[Word]) -> None:
     """`-S TEXT` puts the pieces of TEXT in its place: env reads them, and what follows, anew."""
     text = texts[0].value
-    if len(texts) > 1 or text is None or not _SPLIT.match(text):
+    # An option behind it is one of the command's, if TEXT names the command.
+    last = call.parsed.given[-1].name_in(("-S", "--split-string")) and call.parsed.end is None
+    if len(texts) > 1 or text is None or not last or not _SPLIT.match(text):
         call.opaque("opaque.code", "env.-S", texts[0].span, "split by env's own rules", call.mentions(True))
         return
     pieces = [literal(piece, texts[0].span) for piece in text.split()]
