@@ -141,7 +141,14 @@ class _Line:
         )
 
     def _script(
-        self, script: Script, bases: tuple[str, ...] | None, via: str, hints: tuple[str, ...], depth: int, span: Span | None
+        self,
+        script: Script,
+        bases: tuple[str, ...] | None,
+        via: str,
+        hints: tuple[str, ...],
+        depth: int,
+        span: Span | None,
+        outside: tuple[tuple[str, tuple[str, ...]], ...] = (),
     ) -> None:
         outer, above, counting = self.functions, self.names, self.counters
         if script.functions:
@@ -158,7 +165,7 @@ class _Line:
         place = Place(bases, home, self.known)
         if self.placed and self.steady:
             self.steady = not any(_sets_place(command) for command in script.subcommands)
-        about = held(script, hints, place)
+        about = (*outside, *held(script, hints, place))
         if assigns and (expands or any(map(_expands, script.subcommands))):
             self.names = names(script, self.environment, self.functions, self.steady)
         elif self.functions or self.names is not _NAMELESS or not self.steady:
@@ -176,7 +183,8 @@ class _Line:
                 place = Place(_places(at, bases, home), home, self.known, about)
             feed: tuple[str, ...] = ()
             if command.piped_in or command.piped_out or command.redirects:
-                feed = standard_input(command, place, feeds)
+                before = script.subcommands[number - 1] if command.piped_in and number else None
+                feed = standard_input(command, place, feeds, before)
             fed = ""
             if command.piped_in and command.argv and command.argv[0].value == "xargs":
                 fed = _fed(script, number, self.functions)
@@ -251,7 +259,7 @@ class _Line:
             extra.append(
                 Effect(EffectKind.OPAQUE, "nested.unparsed", at, code=script.unparsed.reason, detail=nested.via, fragments=words)
             )
-        self._script(script, nested.cwds, nested.via, nested.hints, depth + 1, at)
+        self._script(script, nested.cwds, nested.via, nested.hints, depth + 1, at, place.hints)
 
     def _reopens(self) -> bool:
         """Make writes to who knows what of the standard streams that are opened for writing and can be files: standard input,

@@ -142,20 +142,22 @@ def protected(path: str, home: str) -> str | None:
 
 
 @lru_cache(maxsize=1024)
-def protected_pattern(pattern: str, home: str) -> str | None:
+def protected_pattern(pattern: str, home: str, dotglob: bool = False) -> str | None:
     """The protected name that the absolute shell glob `pattern` can match, or None.
 
     A glob is evidence when it says something of the name: it begins with the dot, or two characters of the name beside
     its extension stand in it. `*` and `*.json` are none, `.g*`, `.[!x]it`, `pyright*.json` are. In a pattern with a
-    `**` component (a walk of the tree) a leading `*` can match a dot.
+    `**` component (a walk of the tree) a leading `*` can match a dot, and everywhere where the shell's `dotglob` may be set.
     """
     if not is_glob(pattern):
         return protected(pattern, home)
     folded = _fold(strip_proc_root(expand_home(pattern, home)))
-    dots = "**" in folded
+    dots = dotglob or "**" in folded
     pieces = folded.split("/")
     for at, piece in enumerate(pieces):
         after = pieces[at + 1] if at + 1 < len(pieces) else None
+        if dotglob and piece and not piece.strip("*?"):
+            return ".git"  # it is meant to match what begins with a dot
         name = _evident_single(piece, dots) if is_glob(piece) else _SINGLE.get(piece)
         if name is not None and not (after is not None and after in _OPEN.get(name, ())):
             return name

@@ -282,16 +282,35 @@ def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
         return first
     for fragment in fragments:
         pieces = fragment.split("/")
-        if any(
-            _env_file(piece) or (piece.startswith(".env") and _env_glob(piece)) for piece in pieces
-        ) or not _FRAGMENT_NAMES.isdisjoint(pieces):
+        if any(map(_env_piece, pieces)) or not _FRAGMENT_NAMES.isdisjoint(pieces):
+            return Sensitivity.SECRET
+        if is_glob(fragment) and _names_env(pieces):
             return Sensitivity.SECRET
     return Sensitivity.NONE
 
 
+def _env_piece(piece: str) -> bool:
+    return _env_file(piece) or (piece.startswith(".env") and _env_glob(piece))
+
+
+def _names_env(pieces: list[str]) -> bool:
+    """Whether a glob among the last components says of a name that it can be an environment file's, or a key's."""
+    name = pieces[-1]
+    if not is_glob(name) or _vague(name):
+        return False
+    dots = "**" in pieces
+    return overlaps(name, ".env", dots) or _env_glob(name) or any(overlaps(name, key, dots) for key in _KEYS)
+
+
+# Names of keys, which lie in `~/.ssh` as a rule.
+_KEYS = ("id_rsa", "id_dsa", "id_ecdsa", "id_ecdsa_sk", "id_ed25519", "id_ed25519_sk")
 # Directory and file names that are a secret's wherever they stand, for targets whose beginning is unknown.
 _FRAGMENT_NAMES = frozenset(
-    (".ssh", ".gnupg", ".aws", ".azure", ".kube", ".netrc", ".pypirc", ".git-credentials", ".pgpass", "environ", ".vault-token")
+    (
+        *_KEYS,
+        *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".netrc", ".pypirc", ".git-credentials", ".pgpass", "environ"),
+        ".vault-token",
+    )
 )
 
 

@@ -7,11 +7,13 @@ import re
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import Given, several
-from sandboxd.effects.call import Call, is_literal
+from sandboxd.effects.call import Call, is_literal, path_effect
 from sandboxd.effects.languages.readers import READERS
 from sandboxd.effects.roles import ROLES, TEXT, Role
 from sandboxd.effects.rows import Level, Operand, Standing, When
-from sandboxd.effects.targets import Place, Target, fragments, moved, resolve
+from sandboxd.effects.selectors import regex_names
+from sandboxd.effects.targets import Place, Target, fragments, locate, moved, resolve
+from sandboxd.globs import is_glob
 from sandboxd.model import Direction, EffectKind, Sensitivity, Span, Word
 
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
@@ -196,6 +198,8 @@ class Filling(Call):
                 self.effect(ROLES["host.fetch"], because, span, "remote")
             else:
                 self.host(ROLES["url.fetch"], word, because, span)
+        elif name == "glob.read":
+            self._selects(word, because)
         elif name == "git.object":
             self._git_object(role, word, because, span)
         else:
@@ -213,6 +217,21 @@ class Filling(Call):
                     self.sends = True
                     self.named(role, text[at + len(mark) :] or ".", because, word.span)
 
+    def _selects(self, word: Word | None, because: str) -> None:
+        """Names of files that are searched in the places given: those that can be a secret's are reads of their own."""
+        if word is None or self.parsed.has("--files"):
+            return
+        for value in word.values:
+            if value[:1] == "!":
+                continue
+            text = value.rpartition(":")[2].lstrip("/")
+            names = regex_names(text) if self.name == "ag" else (text.lower(),)
+            for name in names:
+                for target in locate(f"**/{name}", self.place, pattern=True):
+                    effect = path_effect(ROLES["glob.read"], target, because, word.span, self.place.home, False)
+                    if effect.sensitivity is not Sensitivity.NONE:
+                        self.effects.append(effect)
+
     def _git_object(self, role: Role, word: Word | None, because: str, span: Span) -> None:
         """A revision, `REV:path`, or a path: what counts is whether its contents are secret."""
         if word is None or not word.values:
@@ -220,6 +239,8 @@ class Filling(Call):
             return
         for value in word.values:
             self.named(role, value.rpartition(":")[2] or value, because, word.span)
+            if is_glob(value):
+                self._selects(word, because)
         self.effects[:] = [
             effect._replace(sensitivity=Sensitivity.NONE)
             if effect.because == because and effect.sensitivity is Sensitivity.SETTINGS

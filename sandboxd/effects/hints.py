@@ -3,32 +3,53 @@
 
 from __future__ import annotations
 
+import re
+
+from sandboxd.effects.selectors import said
 from sandboxd.effects.targets import Place, fragments, resolve
-from sandboxd.model import CommandKind, PartKind, RedirectOp, Script, Subcommand, Word, WordFlag
+from sandboxd.model import CommandKind, Part, PartKind, RedirectOp, Script, Subcommand, Word, WordFlag
 
 _HEREDOC, _HERESTRING = RedirectOp.HEREDOC, RedirectOp.HERESTRING  # looked up slowly in Python 3.11
 _WORDS = CommandKind.WORDS
 _GLOB = WordFlag.GLOB
 _NOT = frozenset(("!", "-not"))
 _MAX_HINTS = 256  # more are looked at by no word: each unknown word looks at all
+_FILTERS = frozenset(("grep", "egrep", "fgrep", "awk", "gawk", "sed"))
+_WALKERS = frozenset(("find", "fd", "fdfind", "rg", "git"))
+_ELEMENT = re.compile(r"[\0\[\]=()\s]+")
+_MAX_TEXT = 256  # characters of a piece that is joined with another
 _NOWHERE = Place(None, "")
 # What gives variables their values, or says what another may read.
 _FILLING = frozenset(
-    ("set", "read", "find", "ls", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local", "readonly")
+    (
+        *("set", "read", "find", "ls", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local"),
+        *("readonly", "env", "fd", "fdfind", "rg", "git", "grep", "egrep", "fgrep", "awk", "gawk", "sed"),
+    )
 )
+_DECLARES = frozenset(("export", "declare", "typeset", "local", "readonly", "env"))
 
 
-def standard_input(command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]]) -> tuple[str, ...]:
-    """Literal pieces that come in by standard input: here-texts, and the words of the commands before it in the pipeline."""
+def standard_input(
+    command: Subcommand, place: Place, feeds: dict[int, tuple[str, ...]], previous: Subcommand | None
+) -> tuple[str, ...]:
+    """Literal pieces that come in by standard input: here-texts, and the words of the commands before it in the pipeline, of
+    which `previous` is the last."""
     texts: tuple[str, ...] = ()
     for redirect in command.redirects:
         if redirect.op is _HEREDOC or redirect.op is _HERESTRING:
             texts = (*texts, *_lines(redirect.target, place))
     before = feeds.get(command.pipeline, ()) if command.piped_in else ()
     if command.piped_out:
-        own = () if command.argv and command.texts[0] == "grep" else _said(command, place)
+        own = [] if command.argv and command.texts[0] == "grep" else _said(command, place)
+        if command.argv and command.texts[0] in _FILTERS:
+            own += _kept(command, previous)
         feeds[command.pipeline] = (*before, *texts, *own)
     return (*before, *texts)
+
+
+def _kept(command: Subcommand, previous: Subcommand | None) -> list[str]:
+    """What a filter of lines says of those that it lets through."""
+    return said(command.texts, previous.texts if previous is not None and previous.pipeline == command.pipeline else ())
 
 
 def _said(command: Subcommand, place: Place) -> list[str]:
@@ -36,6 +57,8 @@ def _said(command: Subcommand, place: Place) -> list[str]:
     out: list[str] = []
     texts = command.texts
     lines = bool(texts) and texts[0] == "printf"
+    if texts and texts[0] in _WALKERS:
+        out += said(texts)
     for at, value in enumerate(texts):
         if at == 0 or (value is not None and value[:1] == "-"):
             continue
@@ -63,9 +86,11 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     readers: list[str] = []
     carried: list[str] = []  # names that are given a positional parameter
     lists: list[str] = []  # what loops run over; which variable they fill is not told
+    looped: list[str] = []  # variables among it
+    references: list[tuple[str, str]] = []  # (what a reference names, the reference)
     functions = script.functions
     defaults = "=" in script.text and "${" in script.text
-    for command in script.subcommands:
+    for at, command in enumerate(script.subcommands):
         if defaults and not command.plain:
             for word in command.argv:
                 if word.flags and WordFlag.ASSIGNS in word.flags:
@@ -89,25 +114,39 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
             for piece in pieces[1:]:
                 text = text.replace("%s", piece, 1)
             out.append((command.texts[2] or "*", (text, *pieces[1:])))
-        elif name in ("export", "declare", "typeset", "local", "readonly"):
+        elif name in _DECLARES:
             for word in command.argv[1:]:
+                if WordFlag.SPLITS in word.flags and "=(" in word.prefix:
+                    out.append((word.prefix.partition("=")[0], _pieces(word.parts[1:])))
+                    continue
                 if _carries(word):
                     carried.append(word.prefix.partition("=")[0])
                 for piece in fragments(word, start):
                     variable, equals, value = piece.partition("=")
                     if equals and value and variable.isidentifier():
                         out.append((variable, (value,)))
+                        if "-n" in command.texts:
+                            references.append((value, variable))
         elif name in ("echo", "printf") and command.piped_out:
             texts.extend(piece for word in command.argv[1:] for piece in fragments(word, place))
         elif name == "find" and command.piped_out:
             if "-prune" not in command.texts:
                 texts.extend(_said(command, place))
+        elif name in _FILTERS or name in _WALKERS:
+            if command.piped_out:
+                texts.extend(_kept(command, script.subcommands[at - 1] if at and command.piped_in else None))
         elif name == "ls" and command.piped_out:  # it prints the words as they are where they are files
             texts.extend(piece for word in command.argv[1:] if _GLOB in word.flags for piece in fragments(word, place))
         for assignment in command.assignments:
             if assignment.elements:
-                pieces = [piece for word in assignment.elements for piece in fragments(word, place)]
+                pieces = [piece for word in assignment.elements for piece in _pieces(word.parts) or fragments(word, place)]
                 out.append((assignment.name, (*pieces, "/".join(pieces))))
+            elif assignment.subscript is not None and assignment.value is not None:
+                out.append((assignment.name, (assignment.subscript.strip("\"'"), *fragments(assignment.value, start))))
+            elif assignment.append and assignment.value is not None and assignment.value.values:
+                before = [piece for name, pieces in out if name == assignment.name for piece in pieces]
+                added = assignment.value.values[0]
+                out.append((assignment.name, (added, *(piece + added for piece in before[:8] if len(piece) < _MAX_TEXT))))
             elif assignment.value is not None and assignment.value.values:
                 # Certain where it is followed; evidence where an operator or a branch makes it uncertain.
                 if len(out) < _MAX_HINTS:
@@ -121,6 +160,10 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
                     carried.append(assignment.name)
         if command.kind is _WORDS:
             lists.extend(piece for word in command.argv for piece in fragments(word, start))
+            looped.extend(part.text for word in command.argv for part in word.parts if part.kind is PartKind.VARIABLE)
+    for variable, reference in references:
+        out.extend((variable, pieces) for name, pieces in tuple(out) if name == reference)
+    lists.extend(piece for name, pieces in out if name in looped for piece in pieces)
     if lists:
         out.append(("*", tuple(lists)))
     if positional:
@@ -129,6 +172,14 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     if texts:
         out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
     return tuple(out)
+
+
+def _pieces(parts: tuple[Part, ...]) -> tuple[str, ...]:
+    """Keys and values of the elements of an array: `[key]=value`."""
+    if not any(part.kind is PartKind.GLOB or part.text.startswith(("[", "]=", "=")) for part in parts):
+        return ()
+    texts = "\0".join(part.text for part in parts if part.kind in (PartKind.LITERAL, PartKind.GLOB))
+    return tuple(filter(None, _ELEMENT.split(texts)))
 
 
 def _carries(word: Word) -> bool:

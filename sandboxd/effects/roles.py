@@ -38,7 +38,7 @@ class Role:
         return self.name not in _TAME
 
 
-_TAME = frozenset(("text", "path.stat", "path.read", "path.tree", "path.linked", "git.object", "git.format"))
+_TAME = frozenset(("text", "path.stat", "path.read", "path.tree", "path.linked", "glob.read", "git.object", "git.format"))
 
 _READ, _WRITE, _DELETE = EffectKind.READ, EffectKind.WRITE, EffectKind.DELETE
 _NET = EffectKind.NETWORK
@@ -48,6 +48,7 @@ _ROLES = (
     Role("path.stat", _READ, quiet=True),
     Role("path.read", _READ),
     Role("path.tree", _READ, recursive=True),
+    Role("glob.read", _READ),
     Role("path.write", _WRITE, Act.TRUNCATE),
     Role("path.append", _WRITE, Act.APPEND),
     Role("path.create", _WRITE, Act.CREATE),

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from sandboxd.effects.selectors import printed
 from sandboxd.globs import is_glob
 from sandboxd.model import Part, PartKind, Word, WordFlag
 from sandboxd.paths import has_dotdot, join, normalize, strip_proc_root
@@ -203,6 +204,8 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
             continue
         if part.kind is _VARIABLE and place.hints:
             extra.extend(current + hint for hint in _hinted(part, place.hints))
+        elif part.kind is _SUBSTITUTION:
+            extra.extend(current + name for name in printed(part.text))
         if current:
             out.append(current)
         current = ""

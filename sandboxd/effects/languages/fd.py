@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 
+from sandboxd.effects import selectors
 from sandboxd.effects.call import Call
 from sandboxd.model import Part, PartKind, Word, WordFlag
 
@@ -54,7 +55,8 @@ def read(call: Call) -> None:
 def _sought(words: tuple[Word, ...]) -> tuple[str, ...]:
     """What the patterns and places say of the names that are found, as far as they are names: `^\\.env$` is `.env`."""
     sought = (word.value for before, word in itertools.pairwise(words) if before.value not in _EXCLUDES)
-    return tuple(text.lstrip("^").rstrip("$").replace("\\.", ".") for text in sought if text and text[:1] != "-")
+    names = selectors.said(("fd", *(word.value for word in words[1:])))
+    return (*(text.lstrip("^").rstrip("$").replace("\\.", ".") for text in sought if text and text[:1] != "-"), *names)
 
 
 def _found(word: Word) -> Word:

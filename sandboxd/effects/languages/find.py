@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 import re
 
+from sandboxd.effects import selectors
 from sandboxd.effects.argv import several, starts_plainly
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
@@ -249,7 +250,9 @@ class _Expression:
             call.nest_in(inner, f"find {name}", place.cwds, self._pieces())
 
     def _pieces(self) -> tuple[str, ...]:
-        return tuple(piece for start in self.starts for piece in (start.value,) if piece is not None) + tuple(self.names)
+        starts = tuple(piece for start in self.starts for piece in (start.value,) if piece is not None)
+        said = selectors.said(("find", *(word.value for word in self.words)))
+        return tuple(dict.fromkeys((*starts, *self.names, *said)))
 
     def _found(self, word: Word, local: bool) -> Word:
         """The word with `{}` as what find puts there: a path that begins with a starting point, or `./`."""
