@@ -225,7 +225,7 @@ class Filling(Call):
             if value[:1] == "!":
                 continue
             text = value.rpartition(":")[2].lstrip("/")
-            names = regex_names(text) if self.name == "ag" else (text.lower(),)
+            names = regex_names(text) if self.name == "ag" else _alternatives(text.lower())
             for name in names:
                 for target in locate(f"**/{name}", self.place, pattern=True):
                     effect = path_effect(ROLES["glob.read"], target, because, word.span, self.place.home, False)
@@ -407,6 +407,13 @@ def _names(source: Word, place: Place) -> tuple[str | None, ...]:
         else:
             out.append(target.path.rpartition("/")[2] or None)
     return tuple(out)
+
+
+def _alternatives(glob: str) -> list[str]:
+    """A glob with the first of its braces opened, as ripgrep and git know them."""
+    before, brace, rest = glob.partition("{")
+    inside, end, after = rest.partition("}")
+    return [f"{before}{each}{after}" for each in inside.split(",")] if brace and end else [glob]
 
 
 def _is_contents(source: Word) -> bool:
