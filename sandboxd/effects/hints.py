@@ -86,7 +86,8 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     readers: list[str] = []
     carried: list[str] = []  # names that are given a positional parameter
     lists: list[str] = []  # what loops run over; which variable they fill is not told
-    looped: list[str] = []  # variables among it
+    looped: set[str] = set()  # variables among it
+    last: dict[str, tuple[str, ...]] = {}  # what was assigned, and added to it
     references: list[tuple[str, str]] = []  # (what a reference names, the reference)
     functions = script.functions
     defaults = "=" in script.text and "${" in script.text
@@ -144,11 +145,13 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
             elif assignment.subscript is not None and assignment.value is not None:
                 out.append((assignment.name, (assignment.subscript.strip("\"'"), *fragments(assignment.value, start))))
             elif assignment.append and assignment.value is not None and assignment.value.values:
-                before = [piece for name, pieces in out if name == assignment.name for piece in pieces]
                 added = assignment.value.values[0]
-                out.append((assignment.name, (added, *(piece + added for piece in before[:8] if len(piece) < _MAX_TEXT))))
+                grown = [piece + added for piece in last.get(assignment.name, ())[:8] if len(piece) < _MAX_TEXT]
+                last[assignment.name] = (added, *grown)
+                out.append((assignment.name, last[assignment.name]))
             elif assignment.value is not None and assignment.value.values:
                 # Certain where it is followed; evidence where an operator or a branch makes it uncertain.
+                last[assignment.name] = assignment.value.values
                 if len(out) < _MAX_HINTS:
                     out.append((assignment.name, assignment.value.values))
             elif assignment.value is not None:
@@ -160,10 +163,13 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
                     carried.append(assignment.name)
         if command.kind is _WORDS:
             lists.extend(piece for word in command.argv for piece in fragments(word, start))
-            looped.extend(part.text for word in command.argv for part in word.parts if part.kind is PartKind.VARIABLE)
-    for variable, reference in references:
-        out.extend((variable, pieces) for name, pieces in tuple(out) if name == reference)
-    lists.extend(piece for name, pieces in out if name in looped for piece in pieces)
+            looped.update(part.text for word in command.argv for part in word.parts if part.kind is PartKind.VARIABLE)
+    if references:
+        plain = tuple(out)
+        for variable, reference in references[:_MAX_HINTS]:
+            out.extend((variable, pieces) for name, pieces in plain if name == reference)
+    if looped:
+        lists.extend(piece for name, pieces in out if name in looped for piece in pieces)
     if lists:
         out.append(("*", tuple(lists)))
     if positional:

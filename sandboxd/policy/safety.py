@@ -39,11 +39,16 @@ _KERNEL = ("/proc/sys", "/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/irq
 _BOMB = re.compile(
     r"(?P<ends>\})|(?<![^\s(){};&|])(?P<word>[^\s(){};&|]+)(?:\s*\(\)\s*[{(]|\s*\|\s*(?P<again>[^\s(){};&|]+)\s*&)"
 )
+# A word with a group of an extended glob, as far as one name is long.
+_GROUP = re.compile(r"[@?*+!]\([^()\s]{0,255}\)")
+_EXTENDED = re.compile(rf"[^\s;&|<>()'\"]{{0,255}}{_GROUP.pattern}[^\s;&|<>()'\"]{{0,255}}")
 _TOPLEVEL = re.compile(r"\brev-parse\b[^;&|]*--show-(?:toplevel|cdup)\b")
 # Operators after which a variable can still hold anything.
 _PLAIN = frozenset(("", ":-", "-", ":=", "=", ":?", "?"))
 # A variable that this line binds to what is harmless to take apart: a loop over names, a temporary directory.
 _BOUND = r"\b(?:for|select)\s+{0}\b|\b{0}=[\"']?(?:\$\(|`)\s*mktemp\b"
+# One that it binds to what a command prints.
+_SUBSTITUTED = r"\b{0}=[\"']?(?:\$\(|`)"
 # Tests of find that pick some files out of a tree.
 _NARROWS = frozenset(
     (
@@ -139,8 +144,13 @@ class _Look:
         for word in words:
             name = self._protected(join(self.inputs.analysis.cwd, word), False) if "\0" not in word else None
             if name is not None:
-                text = f"it could not be parsed and names `{word}`, and `{name}` is protected"
-                self.touches.append(Finding("protected.unparsed", text))
+                why = f"it could not be parsed and names `{word}`, and `{name}` is protected"
+                self.touches.append(Finding("protected.unparsed", why))
+        for glob in _EXTENDED.findall(text) if "extglob" in text else ():
+            name = self._protected(join(self.inputs.analysis.cwd, _GROUP.sub("*", glob)), True)
+            if name is not None:
+                why = f"it could not be parsed, and `{glob}` can name `{name}`, which is protected"
+                self.touches.append(Finding("protected.unparsed", why))
 
     def _program(self, command: AnalyzedCommand, argv: Argv) -> None:
         why = programs.catastrophe(argv)
@@ -258,8 +268,11 @@ class _Look:
     def _protected(self, target: str, pattern: bool) -> str | None:
         """The protected name of a target: by the constants, by the repositories observed, by what is sandboxd's own."""
         home = self.scope.home
-        name = killswitch.protected_pattern(target, home) if pattern else killswitch.protected(target, home)
-        if name is not None or pattern:
+        if pattern:
+            text = self.inputs.analysis.text
+            return killswitch.protected_pattern(target, home, "dotglob" in text or "GLOBIGNORE" in text)
+        name = killswitch.protected(target, home)
+        if name is not None:
             return name
         for place in (*self.facts.repositories, *self.facts.hooks_paths, *self.scope.own):
             if is_within(target, place):
@@ -298,15 +311,16 @@ class _Look:
             self.touches.append(Finding("protected.unknown", text, command, effect))
         if effect.kind is not _DELETE or not (effect.recursive or effect.act is _RENAME):
             return
-        if not effect.fragments:
-            why = self._whole(command, effect)
-            if why is not None:
-                verb = "move" if effect.act is _RENAME else "delete"
-                text = f"it would {verb} {why}"
-                self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
-        elif effect.recursive:
+        why = self._whole(command, effect)
+        if why is not None:
+            verb = "move" if effect.act is _RENAME else "delete"
+            text = f"it would {verb} {why}"
+            self.interactions.append(Finding("interaction.possibly_catastrophic", text, command, effect))
+        elif effect.fragments and effect.recursive:
             scope = self.scope
-            path = "".join(effect.fragments)
+            # What an expansion behind the first piece may hold stands behind them, with the piece in front.
+            first, *more = effect.fragments
+            path = first + "".join(piece for piece in more if not (first.endswith("/") and piece.startswith(first)))
             path = normalize(path) if path.startswith("/") else join(self.inputs.analysis.cwd, path)
             places = ("/", scope.home, scope.workspace)
             if path in places or any(killswitch.empties(path, place) for place in places) or path in ("/*", "/.*"):
@@ -324,11 +338,15 @@ class _Look:
         if word is None or word.values or len(word.parts) != 1:
             return None
         part = word.parts[0]
+        if effect.fragments and part.kind is not PartKind.VARIABLE:
+            return None
         if part.kind is PartKind.SUBSTITUTION:
             return "the root of the repository" if _TOPLEVEL.search(part.text) else None
         if part.kind is not PartKind.VARIABLE or part.quoted or part.op not in _PLAIN or WordFlag.SPLITS not in word.flags:
             return None
         name = re.escape(part.text)
+        if effect.fragments and re.search(_SUBSTITUTED.format(name), self.inputs.analysis.text) is None:
+            return None
         if part.text.isidentifier() and re.search(_BOUND.format(name), self.inputs.analysis.text):
             return None
         return f"whatever `${part.text}` holds, which is not known and not quoted"
