@@ -28,6 +28,7 @@ _SUFFIX = ".box"
 _MAX_FILE = 1 << 20
 
 _late: list[Lease] = []
+_ours: dict[str, frozenset[str]] = {}  # files of registries that this process wrote, and what they name
 
 
 class Lease:
@@ -55,6 +56,7 @@ class Lease:
             needed = _needed(self._registry, but=self._name)
             other = _remove((path for path in self.paths if path not in needed), pool)
             os.unlink(f"{self._registry}/{self._name}")  # last: killed before, the next start finds what it names
+            _ours.pop(f"{self._registry}/{self._name}", None)
             os.close(self._fd)
         return tuple(other)
 
@@ -79,6 +81,7 @@ def acquire(registry: str, wanted: Sequence[tuple[str, bool]], uid: int, gid: in
             lease = Lease(registry, name, fd, (uid, gid), tuple(kinds))
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             os.write(fd, json.dumps(list(kinds)).encode())
+            _ours[f"{registry}/{name}"] = frozenset(kinds)
             made: list[str] = []
             for directory, paths in _by_directory(kinds).items():
                 made += _make(paths, directory, kinds, pool, shared)
@@ -155,12 +158,18 @@ def _needed(registry: str, but: str = "") -> frozenset[str]:
     for name in _files(registry):
         if name == but:
             continue
-        fd = os.open(f"{registry}/{name}", os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            out.update(_named(fd))
-        finally:
-            os.close(fd)
+        path = f"{registry}/{name}"
+        known = _ours.get(path)
+        out.update(_read(path) if known is None else known)
     return frozenset(out)
+
+
+def _read(path: str) -> list[str]:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return _named(fd)
+    finally:
+        os.close(fd)
 
 
 def _by_directory(paths: Iterable[str]) -> dict[str, list[str]]:
@@ -183,10 +192,10 @@ def _make(paths: list[str], directory: str, kinds: dict[str, bool], pool: Pool, 
         for path in paths:
             name = path[len(directory) + 1 :]
             try:
-                pool.put(at, name, is_dir=kinds[path])
+                if path not in shared or not _stands(at, name):
+                    pool.put(at, name, is_dir=kinds[path])
             except FileExistsError:
-                if path not in shared or not is_placeholder(os.stat(name, dir_fd=at, follow_symlinks=False)):
-                    continue  # not ours
+                continue  # not ours
             except OSError as error:
                 if error.errno in SHORT:
                     raise
@@ -196,6 +205,14 @@ def _make(paths: list[str], directory: str, kinds: dict[str, bool], pool: Pool, 
         pool.forget(at)
         os.close(at)
     return made
+
+
+def _stands(at: int, name: str) -> bool:
+    """Whether another box's mount point does. Raises OSError."""
+    try:
+        return is_placeholder(os.stat(name, dir_fd=at, follow_symlinks=False))
+    except FileNotFoundError:
+        return False
 
 
 def _remove(paths: Iterable[str], pool: Pool | None) -> list[str]:
