@@ -21,10 +21,19 @@ _PLAIN_WORD = re.compile(r"[A-Za-z0-9_./:@%,=^][A-Za-z0-9_./:@%+,=^-]*\Z")
 # Text before the first command that is no assignment of a number or a substitution: these are certainly made, however the
 # substitutions end; behind `&&` nothing is certain, nor is what a single `&` may put into the background.
 _INSIDE = r"""\$\((?![^)]*\bcase\b)(?:[^()'"`\\\n#;&]|'[^'\\\n]*')*\)"""
-_GIVEN = rf"""[A-Za-z_]\w*=(?:-?[0-9]{{1,18}}|{_INSIDE}|"{_INSIDE}")(?=[ \t;\n&])"""
+_GIVEN = rf"""[A-Za-z_]\w*=(?:-?[0-9]{{1,18}}|\$[?#]|{_INSIDE}|"{_INSIDE}")(?=[ \t;\n&])"""
 _SEVERAL = rf"{_GIVEN}(?:[ \t]+{_GIVEN})*[ \t]*"
-_LEADING = re.compile(rf"\s*(?:{_SEVERAL}(?:;|\n)\s*)*(?:{_SEVERAL}(?:;|\n|&&(?!(?s:.*)(?<![&>])&(?![&>]))))")
-_LEADING_NAME = re.compile(rf'''(?={_GIVEN})([A-Za-z_]\w*)=(?:-?[0-9]+|{_INSIDE}|"{_INSIDE}")''')
+# Commands of plain words may stand before them and between, in lists that end: what comes behind is run, or nothing is. No word
+# and no comment looks like an assignment.
+_RESERVED = r"(?!(?:if|then|else|elif|fi|for|while|until|do|done|case|esac|in|select|function|time|coproc)\b)"
+_TEXT = r"""'(?:[^'\n=]|(?<!\w)=)*+'|"(?:[^"$`\\\n=]|(?<!\w)=)*+\""""
+_COMMAND = rf"{_RESERVED}[A-Za-z_][\w./+-]*+(?:[ \t]++(?:[\w./,:@%+*~-]++|{_TEXT}))*+[ \t]*+(?:2>&1|2>/dev/null)?[ \t]*+"
+_LIST = rf"{_COMMAND}(?:(?:\|\|?|&&)[ \t]*+{_COMMAND})*+"
+_LEADING = re.compile(
+    rf"\s*+(?>(?:{_SEVERAL}|{_LIST}|\#[^\n=]*+)(?:;|\n)\s*+)*+(?:{_SEVERAL}(?:;|\n|&&(?!(?s:.*)(?<![&>])&(?![&>]))))?"
+)
+_SUBSTITUTION = re.compile(_INSIDE)
+_LEADING_NAME = re.compile(r"([A-Za-z_]\w*)=")
 # The head of a loop that the text begins with, over words and substitutions, no quotes: in its body the variable is not empty.
 _LOOP = re.compile(r"""\s*for\s+([A-Za-z_]\w*)\s+in\s(?:[^;&|\n()`'"\\$]|\$\([^;\n()`'"\\]*\))*[;\n]\s*do\s""")
 # An expression of names, numbers and operators: no subscript, no substitution, no text.
@@ -39,6 +48,9 @@ _MAX_NAMES = 64  # each is looked for in the whole text; of more nothing is know
 _SETTERS = frozenset(
     "read printf declare typeset local export readonly unset mapfile readarray getopts let wait coproc compgen".split()  # noqa: SIM905  a list of words
 )
+_PRINTS = frozenset(("echo", "printf"))
+# One whole string in quotes, in which nothing is run or computed.
+_STRING = re.compile(r"""(?:"[^"`(\[{\\]*"|'[^']*')\Z""")
 _COMPARISONS = frozenset(("-eq", "-ne", "-lt", "-le", "-gt", "-ge"))
 _ELSEWHERE = frozenset(("eval", "trap", "source", "."))
 _THROUGH = frozenset(("command", "builtin"))
@@ -75,9 +87,9 @@ def names(script: Script, environment: Environment, functions: frozenset[str], s
     text = script.text.replace("\\\n", "")
     found = {name for name in found if _first(text, name)}
     leading = _LEADING.match(script.text)
-    certain = found & set(_LEADING_NAME.findall(leading[0])) if leading is not None else set()
+    certain = found & set(_LEADING_NAME.findall(_SUBSTITUTION.sub("0", leading[0]))) if leading is not None else set()
     numbers = _kept(certain, commands, lambda word, kept: _number(word, kept, functions))
-    rest = {name for name in found if _sets(text, name) == _assignments(commands, name)}
+    rest = {name for name in found if _sets(text, name) == _assignments(commands, name) or _only_says(script, text, name)}
     words = _kept(rest, commands, lambda word, _: _of_words(word, around))
     starts = _kept(rest, commands, lambda word, _: _of_starts(word, around))
     return Names(functions, steady, frozenset(numbers), frozenset(words), _solid(text) & words, frozenset(starts | words))
@@ -155,7 +167,11 @@ def _number(word: Word, numbers: set[str], functions: frozenset[str]) -> bool:
     if len(word.parts) != 1:
         return False
     part = word.parts[0]
-    return outputs.prints_number(part, functions) or (part.kind is _ARITHMETIC and _safe(part.text, numbers, functions))
+    return (
+        part.counts
+        or outputs.prints_number(part, functions)
+        or (part.kind is _ARITHMETIC and _safe(part.text, numbers, functions))
+    )
 
 
 def _safe(text: str, numbers: set[str] | frozenset[str], functions: frozenset[str]) -> bool:
@@ -203,6 +219,14 @@ def _hides(command: Subcommand) -> bool:
 def _sets(text: str, name: str) -> int:
     """How often the text may give the name a value, arithmetic and elements included."""
     return len(re.findall(rf"(?:\+\+|--)\s*{name}\b|(?<![A-Za-z0-9_$]){name}\s*(?:\[|\+\+|--|[-+*/%&|^<>]*=(?!=))", text))
+
+
+def _only_says(script: Script, text: str, name: str) -> bool:
+    """Whether all else in the text that looks like one of its assignments stands in strings that are printed: `echo "rc=$rc"`."""
+    spans = {word.span for command in script.subcommands if _head(command) in _PRINTS for word in command.argv[1:]}
+    printed = (script.text[start:end] for start, end in spans)
+    said = sum(_sets(string, name) for string in printed if _STRING.match(string))
+    return said > 0 and _sets(text, name) - said == _assignments(script.subcommands, name)
 
 
 def _assignments(commands: tuple[Subcommand, ...], name: str) -> int:
