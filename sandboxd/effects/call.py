@@ -64,7 +64,7 @@ class Call:
     # Written out: a dataclass with as many defaults takes twice as long to make, and one is made for every command.
     __slots__ = (
         *("name", "words", "parsed", "place", "span", "environment", "feed", "appended", "compares", "piped", "heredoc", "fed"),
-        *("edit", "clean", "nested_done", "sends", "effects", "nested", "programs", "sources", "links"),
+        *("edit", "clean", "nested_done", "sends", "effects", "nested", "programs", "sources", "links", "said"),
     )
 
     def __init__(
@@ -101,6 +101,7 @@ class Call:
         self.programs: list[Word] = []  # words with the role `program`
         self.sources: list[Word] = []  # operands that are copied, moved or linked
         self.links: list[tuple[Word, Word]] = []  # (what is linked to, the new name)
+        self.said: tuple[Place, list[tuple[str, ...]]] | None = None  # the pieces of the first words, as `place` tells them
 
     @property
     def id(self) -> str:
@@ -152,6 +153,20 @@ class Call:
             return
         for target in resolve(word, self.place):
             self.at(role, target, because, word.span, edit=edit)
+        if role.kind is _READ and not role.quiet:
+            for value in word.values:
+                if "=" in value or ":" in value:
+                    self._inside(role, value, because, word.span)
+
+    def _inside(self, role: Role, value: str, because: str, span: Span) -> None:
+        """The secret that a value names behind a name or a scheme: `key=PATH`, `file:PATH?mode=ro`."""
+        for piece in _JOINTS.split(value)[1:]:
+            if "%" in piece:
+                piece = _ESCAPED.sub(_unescaped, piece)
+            for target in locate(piece, self.place) if piece else ():
+                effect = path_effect(role, target, because, span, self.place.home, False)
+                if effect.sensitivity is not _HARMLESS and effect not in self.effects:
+                    self.effects.append(effect)
 
     def named(self, role: Role, text: str, because: str, span: Span, *, edit: bool | None = None) -> None:
         """Add the effect of a path role on a literal path."""
@@ -223,8 +238,17 @@ class Call:
         Of `code`, the tokens count that can be paths; of other words the word itself and what follows a `=` in it.
         """
         skipped = None if without is None else without.span
-        pieces = (piece for word in self.words[1:] if word.span != skipped for piece in fragments(word, self.place))
+        pieces = (piece for at, word in enumerate(self.words) if at and word.span != skipped for piece in self._said(at))
         return mentioned(chain(pieces, self.feed), code)
+
+    def _said(self, at: int) -> tuple[str, ...]:
+        """The pieces of one word, made once: a command of many words may ask for those of all of them as often."""
+        if self.said is None or self.said[0] is not self.place:
+            self.said = (self.place, [()])
+        known = self.said[1]
+        while len(known) <= at:
+            known.append(fragments(self.words[len(known)], self.place))
+        return known[at]
 
 
 def mentioned(pieces: Iterable[str], code: bool = False) -> tuple[str, ...]:
@@ -241,6 +265,14 @@ def mentioned(pieces: Iterable[str], code: bool = False) -> tuple[str, ...]:
                 if value and "/" not in name:
                     out.append(value)
     return tuple(dict.fromkeys(out[:MAX_MENTIONS]))
+
+
+_JOINTS = re.compile(r"[=,?#]|:(?://)?")
+_ESCAPED = re.compile(r"%([0-9A-Fa-f]{2})")
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    return chr(int(match[1], 16))
 
 
 # More tokens than this say nothing more.

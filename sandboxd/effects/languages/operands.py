@@ -12,7 +12,8 @@ import re
 from sandboxd.effects.argv import several
 from sandboxd.effects.call import Call
 from sandboxd.effects.roles import ROLES
-from sandboxd.model import Word
+from sandboxd.effects.targets import resolve
+from sandboxd.model import PartKind, Word
 
 _PRIVATE = re.compile(r"(?<![.\w])(?:env|strenv|envsubst|load\w*|eval)\b|\$ENV\b")
 _LOCATED = re.compile(r"[A-Za-z][\w+.-]*://|[\w.-]+@[\w.-]+:")
@@ -31,9 +32,17 @@ def assign(call: Call) -> None:
 
 
 def response(call: Call) -> None:
-    """Compiler tools: `@file` is replaced by the options in the file, which can load plugins and write."""
+    """Compiler tools: `@file` is replaced by the options in the file, which can load plugins and write. javap fetches URLs."""
+    if call.name == "javap":
+        for word in call.parsed.operands:
+            if any(":" in text for text in word.values or (word.prefix,)):
+                call.host(ROLES["url.fetch"], word, f"{call.id}.url", word.span)
     for word in (*call.parsed.operands, *call.values("--file")):
-        if _may_start(word, "@"):
+        if call.parsed.level.inert:  # no option does harm; messages show the words of the file
+            for text in word.values:
+                if text[:1] == "@" and len(text) > 1:
+                    call.named(ROLES["path.read"], text[1:], f"{call.id}.@file", word.span)
+        elif _may_start(word, "@"):
             call.opaque("opaque.config", f"{call.id}.@file", word.span, "options from a file", call.mentions())
 
 
@@ -50,15 +59,22 @@ def members(call: Call) -> None:
 
 def remote(call: Call) -> None:
     """rsync, pandoc, cpio, ffmpeg: `host:path` and URLs talk to another machine."""
-    for word in (*call.parsed.operands, *call.values("-I", "-F", "-O", "-i")):
+    for word in (*call.parsed.operands, *call.values("-I", "-F", "-O", "-i", *_INCLUDED)):
         if any(":" in text and "/" not in text.partition(":")[0] for text in word.values or (word.prefix,)):
             call.host(ROLES["host.send"], word, f"{call.id}.remote", word.span)
         elif not word.values and "/" not in word.prefix:
             call.host(ROLES["host.send"], None, f"{call.id}.remote", word.span)
 
 
-_DOCUMENT = re.compile(r"\bdocument\s*\(")
-_XPATHS = ("-v", "--value-of", "-c", "--copy-of", "-m", "--match", "-i", "--if", "--elif", "--var")
+_INCLUDED = ("--metadata-file", "--include-in-header", "--include-before-body", "--include-after-body")
+_DOCUMENT = re.compile(r"\b(?:document|evaluate)\s*\(")
+# Values of these are XPath expressions, or templates of attributes, which hold some.
+_XPATHS = (
+    *("-v", "--value-of", "-c", "--copy-of", "-m", "--match", "-i", "--if", "--elif", "--var", "-s", "--sort"),
+    *("-a", "--attr", "-e", "--elem"),
+)
+_SCHEME = re.compile(r"[A-Za-z][\w+.-]*:")
+_PLAIN_SCHEME = re.compile(r"(?:file|https?):", re.I)
 
 
 def located(call: Call) -> None:
@@ -66,10 +82,29 @@ def located(call: Call) -> None:
     for word in (*call.parsed.operands, *call.values(*_LOCATED_OPTIONS)):
         if any(_LOCATED.match(text) for text in word.values or (word.prefix,)):
             call.host(ROLES["url.fetch"], word, f"{call.id}.url", word.span)
+    if call.name == "openssl":
+        _stores(call)
     if call.id.startswith("xmlstarlet"):
         for word in call.values(*_XPATHS):
-            if word.value is not None and _DOCUMENT.search(word.value):
+            if word.value is None or _DOCUMENT.search(word.value):
                 call.opaque("opaque.code", f"{call.id}.document", word.span, "document() reads anything", call.mentions())
+
+
+def _stores(call: Call) -> None:
+    """The scheme of an address says what openssl loads to read it: `org.openssl.engine:` names a library. What exists as a
+    file is read as one, so that a glob, or a word with a directory in front, loads nothing."""
+    for word in (*call.parsed.operands, *call.values(*_LOCATED_OPTIONS)):
+        if word.values:
+            loads = any(_SCHEME.match(text) and not _PLAIN_SCHEME.match(text) for text in word.values)
+        else:
+            loads = any(target.path is None for target in resolve(word, call.place)) and not _leads(word)
+        if loads:
+            call.opaque("opaque.plugin", f"{call.id}.scheme", word.span, "its scheme says what is loaded", call.mentions())
+
+
+def _leads(word: Word) -> bool:
+    """Whether the word begins with a directory, or is what a process substitution becomes."""
+    return "/" in word.prefix.partition(":")[0] or (bool(word.parts) and word.parts[0].kind is PartKind.PROCESS)
 
 
 def output(call: Call) -> None:
