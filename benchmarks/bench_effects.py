@@ -16,7 +16,7 @@ from time import perf_counter
 import bashlex
 
 from benchmarks.measure import Case, Measured, against, duration, figure, middle, sample
-from sandboxd.analyze import TABLES, _Line, analyze, read
+from sandboxd.analyze import _READ_TEXTS, TABLES, _Line, analyze
 from sandboxd.effects.tables import Tables
 from sandboxd.model import Analysis, AnalysisContext, Behavior, Inputs, RuleSet, Scope, Source
 from sandboxd.policy.rules import parse_rule
@@ -109,7 +109,7 @@ def _once(work: Callable[[], object]) -> float:
 
 def _whole(text: str) -> object:
     """The whole judgement of a text that is new, when the shapes of its parts have been seen."""
-    read.cache_clear()
+    _READ_TEXTS.clear()
     return _beyond_shell(text)
 
 

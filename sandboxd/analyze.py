@@ -7,7 +7,6 @@ Nothing here looks at the disk. `analyze` never raises: whatever goes wrong is a
 from __future__ import annotations
 
 import re
-from functools import lru_cache
 
 from sandboxd.effects.call import REOPENS, Nested
 from sandboxd.effects.hints import held, standard_input
@@ -17,6 +16,7 @@ from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, resolve
 from sandboxd.effects.variables import Names, computes, counted, counter, counters, names
 from sandboxd.globs import literal_prefix
+from sandboxd.memory import Memory, size_of
 from sandboxd.model import (
     Act,
     Analysis,
@@ -35,7 +35,7 @@ from sandboxd.model import (
     Unparsed,
 )
 from sandboxd.paths import expand_home, is_within, join, normalize
-from sandboxd.shell.script import parse
+from sandboxd.shell.script import parse, refusal
 
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
 _EXEC, _READ, _WRITE, _DELETE, _NETWORK, _ENV = (
@@ -51,29 +51,34 @@ _ARITHMETIC = CommandKind.ARITHMETIC
 # How deep commands may nest in words (bash -c in bash -c), and how many one text may hold with all nested ones.
 MAX_DEPTH = 12
 MAX_COMMANDS = 4_000
-_CACHED = 2_048
+_ROOM = 16 << 20  # bytes for what is remembered of texts, and as much for what they do
 
 TABLES = Tables()
+_DONE: Memory[Analysis] = Memory(_ROOM)
+_READ_TEXTS: Memory[Script] = Memory(_ROOM)
 
 
 def analyze(text: str, context: AnalysisContext, tables: Tables = TABLES) -> Analysis:
-    """All that `text` would do, run by bash in `context.cwd`. The same question again is answered from a cache."""
-    return _cached(text, context, tables)
+    """All that `text` would do, run by bash in `context.cwd`. The same question again is answered from memory."""
+    question = (text, context, tables)
+    known = _DONE.get(question)
+    if known is not None:
+        return known
+    try:
+        done = _Line(text, context, tables).run()
+    except Exception as error:  # a defect here must become neither a looser answer nor an exception
+        unparsed = refusal(text, "unparsed.internal", Span(0, len(text)), f"{type(error).__name__}: {error}")
+        done = Analysis(text, context.cwd, (), unparsed)
+    return _DONE.keep(question, done, size_of(text, len(done.commands)))
 
 
-@lru_cache(maxsize=_CACHED)
 def read(text: str) -> Script:
     """The text as the shell reads it, which `analyze` goes on from. Never raises."""
-    return parse(text)
-
-
-@lru_cache(maxsize=_CACHED)
-def _cached(text: str, context: AnalysisContext, tables: Tables) -> Analysis:
-    try:
-        return _Line(text, context, tables).run()
-    except Exception as error:
-        unparsed = Unparsed("unparsed.internal", Span(0, len(text)), detail=f"{type(error).__name__}: {error}")
-        return Analysis(text, context.cwd, (), unparsed)
+    script = _READ_TEXTS.get(text)
+    if script is None:
+        script = parse(text)
+        _READ_TEXTS.keep(text, script, size_of(text, len(script.subcommands)))
+    return script
 
 
 class _Line:

@@ -179,6 +179,7 @@ SECRET_PATHS: tuple[str, ...] = (
 # Names like a secret's that hold none.
 HARMLESS_ENV_SUFFIXES: tuple[str, ...] = (".example", ".sample", ".template", ".dist")
 
+PATH_MAX = 4_096  # what is longer names no file
 _FILES = ("/proc/", "/dev/")  # what lies there are files: nothing is below them
 _HOMES = re.compile(r"/(?:root|(?:home|Users|var/home)/[^/]+)(?=/|$)")
 _SETTINGS = "settings*.json"
@@ -277,7 +278,9 @@ def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
     if fragments[:2] == ("/", "//"):  # a walk of everything: `find / -name x -exec cat {} +`
         return Sensitivity.SECRET
     pattern = "*".join(fragment.replace("\\", "\\\\") for fragment in fragments)
-    first = pattern_sensitivity(pattern + ("*" if pattern.endswith("/") else ""), home) if pattern.startswith("/") else None
+    first = None
+    if pattern.startswith("/") and len(pattern) <= PATH_MAX:
+        first = pattern_sensitivity(pattern + ("*" if pattern.endswith("/") else ""), home)
     if first is not None and first is not Sensitivity.NONE:
         return first
     for fragment in fragments:

@@ -21,8 +21,10 @@ SHIPPED = os.path.join(os.path.dirname(__file__), "data")
 # Files that hold several small tools, each as `[tool.NAME]`.
 BUNDLES = ("builtins", "wrappers")
 # Files in the same folder that are no tool tables.
+_MAX_ABSENT = 8_192  # names of no tool that are remembered
 _NO_TOOL = frozenset((*BUNDLES, "env"))
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]*\Z|(?:\[\[?|[:.])\Z")
+_MAX_NAME = 200  # bytes, as it is ASCII: a file's name with `.toml` has at most 255
+_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+@-]{,199}\Z|(?:\[\[?|[:.])\Z")
 
 
 class _Alone:
@@ -45,6 +47,7 @@ class Tables:
     def __init__(self, folders: tuple[str, ...] = ()) -> None:
         self._folders = folders
         self._found: dict[str, tuple[Table, ...]] = {}
+        self._absent: set[str] = set()
         self._bundled: dict[str, dict[str, Table]] = {}
         self._environment: Environment | None = None
 
@@ -64,7 +67,15 @@ class Tables:
         """
         found = self._found.get(name)
         if found is None:
-            found = self._found[name] = tuple(self._load(name))
+            if name in self._absent:
+                return ()
+            found = tuple(self._load(name))
+            if found:
+                self._found[name] = found
+            else:
+                if len(self._absent) >= _MAX_ABSENT:
+                    self._absent.clear()  # anybody can ask for as many as he likes
+                self._absent.add(name)
         return found
 
     def names(self) -> tuple[str, ...]:
@@ -88,7 +99,7 @@ class Tables:
         return frozenset((0,)).union(*(table.exit_ok for table in self.find(name)))
 
     def _load(self, name: str) -> Iterator[Table]:
-        if not _NAME.match(name):
+        if len(name) > _MAX_NAME or not _NAME.match(name):
             return
         for folder in (SHIPPED, *self._folders):
             path = os.path.join(folder, f"{name}.toml")

@@ -20,6 +20,7 @@ from sandboxd.paths import has_dotdot, join, normalize, strip_proc_root
 _DEFAULTS = frozenset((":-", "-", ":=", "=", ":+", "+"))
 # More possible targets than this are one unresolved target.
 MAX_TARGETS = 32
+MAX_PATH = 4_096  # the kernel takes no longer one (PATH_MAX); nor is it remembered by who looks at paths
 _MAX_NEW = 256  # characters of a replacement, and of what it is made in
 
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
@@ -96,6 +97,8 @@ def locate(path: str, place: Place, pattern: bool = False) -> tuple[Target, ...]
     """The targets of literal text (a glob when `pattern`) as a path."""
     if not path:
         return (UNKNOWN,)
+    if len(path) > MAX_PATH:
+        return (Target(None, fragments=(path,)),)
     dotdot = ".." in path and has_dotdot(path)
     cwds = place.cwds
     if path[0] == "/":

@@ -218,12 +218,14 @@ class Subcommand:
 
 @dataclass(frozen=True, slots=True)
 class Unparsed:
-    """Why a text could not be read for certain. `words` are literal words found anyway, for deny and ask rules."""
+    """Why a text could not be read for certain. `words` are literal words found anyway, for deny and ask rules; `partial`:
+    there are more of them."""
 
     reason: str
     span: Span
     words: tuple[str, ...] = ()
     detail: str = ""
+    partial: bool = False
 
 
 @dataclass(frozen=True, slots=True)

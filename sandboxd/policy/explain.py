@@ -153,6 +153,7 @@ _FLIPS = {
     "interaction.privilege": f"run it without more privilege, or {_APPROVE}",
     "interaction.ambiguous": f"write it plainly and absolute, or {_APPROVE}",
     "interaction.possibly_catastrophic": f"name the directory literally, or {_APPROVE}",
+    "interaction.unread": f"send it in shorter pieces, or {_APPROVE}",
     "rule.may_match": f"name the program literally, or {_APPROVE}",
     "protected.unknown": f"name the path literally, or {_APPROVE}",
     "settings_read": f"leave the settings file out, or {_APPROVE}",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from sandboxd import killswitch
-from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, PartKind, Sensitivity, WordFlag
+from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, PartKind, Sensitivity, Unparsed, WordFlag
 from sandboxd.paths import is_within, join, normalize
 from sandboxd.policy import programs
 from sandboxd.policy.destinations import destination
@@ -129,19 +129,23 @@ class _Look:
                 elif effect.code:
                     self._code(command, effect)
         if inputs.analysis.unparsed is not None:
-            self._unparsed(inputs.analysis.text, inputs.analysis.unparsed.words)
+            self._unparsed(inputs.analysis.text, inputs.analysis.unparsed)
         if not (self.catastrophes or self.interactions or self.touches or self.settings):
             return _NOTHING
         return Safety(_unique(self.catastrophes), _unique(self.interactions), _unique(self.touches), _unique(self.settings))
 
-    def _unparsed(self, text: str, words: tuple[str, ...]) -> None:
+    def _unparsed(self, text: str, unparsed: Unparsed) -> None:
         """What the literal words of a text that nobody could parse still tell."""
+        words = unparsed.words
+        if unparsed.partial:
+            why = "it could not be parsed, and is too long to be looked through"
+            self.interactions.append(Finding("interaction.unread", why))
         if _is_bomb(text):
             self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb"))
         if "rm" in words and not _ROOTS.isdisjoint(words):
             why = "it could not be parsed, and may delete the root or home directory"
             self.interactions.append(Finding("interaction.possibly_catastrophic", why))
-        for word in words:
+        for word in dict.fromkeys(words):
             name = self._protected(join(self.inputs.analysis.cwd, word), False) if "\0" not in word else None
             if name is not None:
                 why = f"it could not be parsed and names `{word}`, and `{name}` is protected"

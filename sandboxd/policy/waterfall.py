@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from sandboxd.memory import Memory, size_of
 from sandboxd.model import Behavior, Consultant, Decision, EffectKind, Inputs, Needs, Opinion, TraceEntry
 from sandboxd.policy import explain
 from sandboxd.policy.case import Answer, Case, Step
@@ -206,8 +207,7 @@ _JUDGES = tuple((at, step.judge) for at, step in enumerate(STEPS[:-1]) if step.j
 
 # Analysis, by identity -> the last question about it and its answer. A command is judged again when its lane admits it and
 # when an agent repeats it; the entry holds the analysis, so that its identity stays taken.
-_ANSWERED: dict[int, tuple[Inputs, Decision | Needs]] = {}
-_ANSWERED_SIZE = 1024
+_ANSWERED: Memory[tuple[Inputs, Decision | Needs]] = Memory(8 << 20)
 
 
 def evaluate(inputs: Inputs) -> Decision | Needs:
@@ -218,9 +218,7 @@ def evaluate(inputs: Inputs) -> Decision | Needs:
     if last is not None and last[0] == inputs:
         return last[1]
     outcome = walk(inputs)
-    if len(_ANSWERED) >= _ANSWERED_SIZE:
-        _ANSWERED.clear()  # in one step: several threads judge at once
-    _ANSWERED[key] = (inputs, outcome)
+    _ANSWERED.keep(key, (inputs, outcome), size_of(inputs.analysis.text, len(inputs.analysis.commands)))
     return outcome
 
 

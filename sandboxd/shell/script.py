@@ -18,7 +18,7 @@ from sandboxd.shell.reader import Reader
 from sandboxd.shell.walk import Walker
 
 MAX_BYTES = 64 * 1024
-MAX_WORDS = 4_000
+MAX_WORDS = 100_000  # of a text that cannot be read; one with more has not been looked through
 
 _SUSPECT = re.compile(r"[^\n\t\x20-\x7e]")
 _QUOTING = re.compile(r"[\"'\\]")
@@ -47,27 +47,29 @@ def parse(text: str) -> Script:
 def _gate(text: str) -> Unparsed | None:
     """What is refused before anything is read."""
     if len(text) > MAX_BYTES:
-        return _refusal(text[:MAX_BYTES], "unparsed.size", Span(0, len(text)))
+        return refusal(text, "unparsed.size", Span(0, len(text)))
     suspect = _SUSPECT.search(text)
     if suspect is None:
         return None
     for match in _SUSPECT.finditer(text, suspect.start()):
         category = unicodedata.category(match.group())
         if category == "Cc":
-            return _refusal(text, "unparsed.control_character", Span(match.start(), match.end()))
+            return refusal(text, "unparsed.control_character", Span(match.start(), match.end()))
         if category == "Cs":
-            return _refusal(text, "unparsed.encoding", Span(match.start(), match.end()))
+            return refusal(text, "unparsed.encoding", Span(match.start(), match.end()))
     if len(text.encode()) > MAX_BYTES:
-        return _refusal(text, "unparsed.size", Span(0, len(text)))
+        return refusal(text, "unparsed.size", Span(0, len(text)))
     return None
 
 
-def _refusal(text: str, code: str, span: Span, detail: str = "") -> Unparsed:
-    return Unparsed(code, span, words_of(text), detail)
+def refusal(text: str, code: str, span: Span, detail: str = "") -> Unparsed:
+    """Why a text cannot be read, with the literal words that it holds all the same."""
+    words = words_of(text)
+    return Unparsed(code, span, words, detail, len(words) >= MAX_WORDS)
 
 
 def _unparsed(text: str, code: str, span: Span, detail: str) -> Script:
-    return Script(text, (), _refusal(text, code, span, detail))
+    return Script(text, (), refusal(text, code, span, detail))
 
 
 def words_of(text: str) -> tuple[str, ...]:

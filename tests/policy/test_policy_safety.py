@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from sandboxd.model import Act, Behavior, Consultant, Decision, EffectKind, Facts, Mode, Opinion, PathFact, Scope
+from sandboxd.analyze import analyze
+from sandboxd.effects.rows import Table
+from sandboxd.effects.tables import Tables
+from sandboxd.model import Act, AnalysisContext, Behavior, Consultant, Decision, EffectKind, Facts, Mode, Opinion, PathFact, Scope
 from sandboxd.policy.programs import catastrophe, edits, privilege, touch
+from sandboxd.shell.script import MAX_WORDS
 from tests.policy.policy_cases import CORPUS, HOME, MODES, WORKSPACE, analysis, command, decide, effect
 
 LINES: dict[str, Any] = tomllib.loads((CORPUS / "policy_safety.toml").read_text())
@@ -189,9 +193,30 @@ def test_long_texts_are_judged_in_time(piece: str, begin: str) -> None:
         assert time.thread_time() - begun < 10, "seconds of work"
 
 
-def test_unparsed_touch() -> None:
-    """A protected name among the words of a text that cannot be read is evidence."""
-    assert _bypass("cp a .git/config; echo 'open").step == "1g"
+@pytest.mark.parametrize("before", ["", "echo " + "word " * 5_000 + "\n", "echo " + "word " * 20_000 + "\n"])
+def test_unparsed_touch(before: str) -> None:
+    """A protected name among the words of a text that cannot be read is evidence, wherever it stands."""
+    assert _bypass(f"{before}cp a .git/config; echo 'open").step == "1g"
+    assert _bypass(f"{before}rm -rf / ; echo 'open").step == "1e"
+    assert _bypass(f"{before}cp a b; echo 'open").step == "2a"
+
+
+def test_unparsed_and_not_looked_through() -> None:
+    """What has more words than anybody looks at is for a person, in every mode."""
+    assert _bypass("echo 'open " + "a " * MAX_WORDS).reason == "interaction.unread"
+
+
+def test_a_defect_hides_nothing() -> None:
+    """Where the analysis itself fails, what its words tell still stops it."""
+
+    class Broken(Tables):
+        def find(self, name: str) -> tuple[Table, ...]:
+            raise RuntimeError(name)
+
+    found = analyze("cp a .git/config", AnalysisContext(WORKSPACE, HOME, WORKSPACE), Broken())
+    assert found.unparsed is not None
+    assert found.unparsed.reason == "unparsed.internal"
+    assert _bypass(found).step == "1g"
 
 
 def test_grant_of_touch() -> None:
