@@ -15,7 +15,7 @@ from sandboxd.effects.argv import Parsed
 from sandboxd.effects.environment import Environment
 from sandboxd.effects.roles import ROLES, Role
 from sandboxd.effects.targets import Place, Target, fragments, locate, resolve
-from sandboxd.model import Direction, Effect, EffectKind, Sensitivity, Span, Word, WordFlag
+from sandboxd.model import Direction, Effect, EffectKind, PartKind, Sensitivity, Span, Word, WordFlag
 from sandboxd.sensitive import fragments_sensitivity, pattern_sensitivity, sensitivity
 
 # Files that hold nothing and keep nothing.
@@ -151,6 +151,8 @@ class Call:
         if word is None:
             self.at(role, Target(None), because, span, edit=edit)
             return
+        if not word.values and role.act in _OPENS and role.kind is EffectKind.WRITE and is_pipe(word):
+            return  # what the command at its other end does is its own
         for target in resolve(word, self.place):
             self.at(role, target, because, word.span, edit=edit)
         if role.kind is _READ and not role.quiet:
@@ -279,6 +281,11 @@ def _unescaped(match: re.Match[str]) -> str:
 MAX_MENTIONS = 256
 _CODE_BREAK = re.compile(r"[\s\"'`()<>|;,=:&{}\[\]]+")
 _OPENS = frozenset((None, *(role.act for role in ROLES.values() if role.name in ("path.write", "path.append", "path.edit"))))
+
+
+def is_pipe(word: Word) -> bool:
+    """Whether it is one `>( )`: a pipe of the line's own, named `/dev/fd/N`."""
+    return len(word.parts) == 1 and word.parts[0].kind is PartKind.PROCESS
 
 
 def is_literal(word: Word) -> bool:

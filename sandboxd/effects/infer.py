@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from sandboxd.effects import argv
-from sandboxd.effects.call import HARMLESS_FILES, REOPENS, STREAMS, Nested, mentioned, path_effect
+from sandboxd.effects.call import HARMLESS_FILES, REOPENS, STREAMS, Nested, is_pipe, mentioned, path_effect
 from sandboxd.effects.environment import Environment
 from sandboxd.effects.fill import Filling
 from sandboxd.effects.outputs import settle
@@ -182,6 +182,8 @@ class Inference:
                 self._opaque("env.unlisted", "redirect.fd", redirect.span, redirect.fd)
         writes = redirect.writes
         if writes:
+            if word.flags and is_pipe(word):
+                return
             act = _REDIRECT_ROLES[redirect.op]
         elif redirect.reads or (redirect.op is RedirectOp.DUP_IN and not _is_descriptor(word)):
             act = ROLES["path.read"]

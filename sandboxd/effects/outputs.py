@@ -107,7 +107,9 @@ def settle(words: tuple[Word, ...], known: Known) -> tuple[Word, ...]:
 
 
 def prints_words(part: Part, functions: frozenset[str]) -> bool:
-    """Whether the expansion is a substitution that prints words without blanks and without a dash in front, or nothing."""
+    """Whether it is `$!` or a substitution that prints words without blanks and without a dash in front, or nothing."""
+    if part.kind is _VARIABLE:
+        return part.text == "!" and not part.op
     return part.kind is _SUBSTITUTION and functions.isdisjoint(_PROGRAMS) and _WORDS.match(part.text) is not None
 
 
@@ -178,6 +180,6 @@ def _start(part: Part, known: Known) -> bool | None:
 
 
 def _words(part: Part, known: Known) -> bool:
-    if part.kind is _VARIABLE:
-        return not part.op and part.text in known.words
+    if part.kind is _VARIABLE and not part.op and part.text in known.words:
+        return True
     return prints_words(part, known.functions)

@@ -248,6 +248,8 @@ def _named(command: Subcommand, found: set[str]) -> set[str]:
     head, words = _head(command), command.argv[1:]
     if head not in _SETTERS or (head == "printf" and words and (words[0].value or "-")[0] != "-"):
         return set()
+    if head == "wait":  # behind -p, and what is unknown there is no option that could be missed
+        words = tuple(word for word in words if word.values or any(part.kind is _LITERAL for part in word.parts))
     return {name for word in words for text in _texts(word) for name in found if _says(text, name)}
 
 
