@@ -51,11 +51,34 @@ _NODE = Destination(
 )
 
 DESTINATIONS: dict[str, Destination] = {
-    **dict.fromkeys(word_set("convert composite montage mogrify wkhtmltopdf wkhtmltoimage ditto pax virtualenv"), _LAST),
+    **dict.fromkeys(word_set("convert composite montage mogrify"), Destination(last=True, options=word_set("-write -path"))),
+    **dict.fromkeys(word_set("wkhtmltopdf wkhtmltoimage ditto pax virtualenv"), _LAST),
     "magick": Destination(last=True, unless=word_set("identify compare")),
+    **dict.fromkeys(
+        word_set(
+            "qpdf pdftk sox cwebp dwebp ddrescue e2image xfs_metadump xfs_copy mcopy weasyprint pdftoppm pdfimages"
+            " pdftocairo pdfseparate pdfunite"
+        ),
+        _LAST,
+    ),
+    "sd": Destination(last=True, unless=word_set("-p --preview")),
+    "rustfmt": Destination(every=True, unless=word_set("--check --version -V --help -h")),
+    "tesseract": Destination(second=True),
+    "indent": Destination(every=True, unless=word_set("-st --standard-output --version")),
+    "dprint": Destination(every=True, verbs=word_set("fmt")),
+    **dict.fromkeys(word_set("cabextract unsquashfs"), Destination(options=word_set("-d --directory -dest"))),
+    "valgrind": Destination(options=word_set("--log-file --xml-file")),
+    "dlv": Destination(options=word_set("--log-dest --output -o")),
+    "unrar": Destination(last=True, verbs=word_set("x e")),
+    **dict.fromkeys(word_set("7z 7za 7zz 7zr rar"), Destination(second=True, verbs=word_set("a u d rn m f"))),
+    "qemu-img": Destination(every=True, verbs=word_set("create convert resize commit rebase amend snapshot")),
+    "virsh": Destination(last=True, verbs=word_set("save screenshot dump vol-download managedsave")),
+    "btrfs": Destination(last=True, verbs=word_set("restore")),
+    "meson": Destination(every=True, verbs=word_set("setup install")),
     **dict.fromkeys(word_set("rename prename perl-rename file-rename mmv"), _EVERY),
     **dict.fromkeys(
-        word_set("kubectl oc aws gsutil s3cmd mc gcloud azcopy"), Destination(last=True, verbs=_COPIES | {"copy", "scp"})
+        word_set("kubectl oc aws gsutil s3cmd mc gcloud azcopy"),
+        Destination(last=True, verbs=_COPIES | {"copy", "scp", "get-object"}),
     ),
     "rclone": Destination(
         last=True,
@@ -77,6 +100,74 @@ DESTINATIONS: dict[str, Destination] = {
     **dict.fromkeys(word_set("npm pnpm yarn"), _NODE),
     "cargo": Destination(options=word_set("--root --target-dir --out-dir")),
     "cmake": Destination(options=word_set("-B --prefix")),
+    **dict.fromkeys(word_set("make gmake ninja"), Destination(options=word_set("-C --directory"))),
+    "gradle": Destination(options=word_set("-p --project-dir")),
+    "go": Destination(
+        options=word_set("-coverprofile -cpuprofile -memprofile -blockprofile -mutexprofile -trace -outputdir -output -o")
+    ),
+    "terraform": Destination(options=word_set("-out -state-out -backup -chdir")),
+    "helm": Destination(options=word_set("-d --destination --output-dir")),
+    "az": Destination(options=word_set("-f --file -d --destination"), verbs=word_set("download")),
+    "restic": Destination(options=word_set("-t --target")),
+    "aria2c": Destination(options=word_set("-d --dir -o --out -l --log")),
+    "redis-cli": Destination(options=word_set("--rdb --functions-rdb")),
+    "mongodump": Destination(options=word_set("--archive -o --out")),
+    **dict.fromkeys(
+        word_set("tex latex pdflatex xelatex lualatex"),
+        Destination(options=word_set("-output-directory -jobname --output-directory")),
+    ),
+    "gs": Destination(options=word_set("-sOutputFile -o")),
+    "inkscape": Destination(options=word_set("-o --export-filename --export-png --export-pdf --export-plain-svg")),
+    **dict.fromkeys(word_set("libreoffice soffice"), Destination(options=word_set("--outdir"))),
+    **dict.fromkeys(
+        word_set("chromium chromium-browser google-chrome chrome"),
+        Destination(options=word_set("--print-to-pdf --screenshot --user-data-dir")),
+    ),
+    "msmtp": Destination(options=word_set("-X --logfile")),
+    "mutt": Destination(pattern=re.compile(r"\brecord=(\S+)")),
+    "keytool": Destination(options=word_set("-file -keystore -destkeystore"), unless=word_set("-list -printcert -printcertreq")),
+    "cosign": Destination(options=word_set("--output-signature --output-certificate --output-file --bundle")),
+    "minisign": Destination(options=word_set("-s -x"), unless=word_set("-V")),
+    **dict.fromkeys(word_set("lvmconfig vgcfgbackup"), Destination(options=word_set("-f --file"))),
+    "sfdisk": Destination(options=word_set("-O --backup-file")),
+    "exiftool": Destination(options=word_set("-FileName -filename -Directory -directory")),
+    "jmap": Destination(pattern=re.compile(r"\A-dump:\S*?file=([^,\s]+)")),
+    "jcmd": Destination(
+        last=True,
+        verbs=word_set("GC.heap_dump Thread.dump_to_file JFR.dump JFR.start VM.cds"),
+        pattern=re.compile(r"\Afilename=([^,\s]+)"),
+    ),
+    "debugfs": Destination(pattern=re.compile(r"\b(?:r?dump|dump_inode|logdump\s+-O)\s+(?:-p\s+)?(?:\S+\s+)?(\S+)\s*\Z")),
+    **dict.fromkeys(
+        word_set("gdb lldb rust-gdb rust-lldb"),
+        Destination(
+            pattern=re.compile(
+                r"\b(?:dump\s+(?:\w+\s+)?(?:memory|value)|append\s+\w+|logging\s+file|save\s+[\w-]+|generate-core-file|gcore"
+                r"|read\s+-o|-o|--outfile)\s+([^\s;|]+)"
+            )
+        ),
+    ),
+    **dict.fromkeys(
+        word_set("psql pgcli"),
+        Destination(pattern=re.compile(r"(?i)(?:\\(?:o|w|g|gx|out|write)\s+|\bto\s+)['\"]?([^'\"\s;|]+)")),
+    ),
+    **dict.fromkeys(
+        word_set("mysql mariadb mycli"),
+        Destination(pattern=re.compile(r"(?i)(?:\boutfile|\bdumpfile|\btee|\\T)\s+['\"]?([^'\"\s;|]+)")),
+    ),
+    "duckdb": Destination(pattern=re.compile(r"(?i)\b(?:to|database|attach)\s+['\"]([^'\"]+)")),
+    "ansible": Destination(pattern=re.compile(r"\b(?:dest=|path=(?=\S.{0,300}\bstate=))(\S+)")),
+    # A directory or file of this machine that a container may write to.
+    **dict.fromkeys(
+        word_set("docker podman nerdctl"),
+        Destination(
+            options=word_set("--iidfile --cidfile --metadata-file"),
+            pattern=re.compile(
+                r"(?:\A(?:-v|--volume=)?(?=[^:=,\s]+:/[^:\s]*(?::(?!ro\b)\S+)?\Z)"
+                r"|\b(?:src|source)=(?!.{0,300}\b(?:ro|readonly)\b))([^:=,\s]+)"
+            ),
+        ),
+    ),
     "tsc": Destination(options=word_set("--outDir --outFile --declarationDir --tsBuildInfoFile")),
     "bsdtar": Destination(options=word_set("-C --cd --directory")),
     "sqlite3": Destination(
@@ -184,14 +275,17 @@ def _remote_names(argv: Argv) -> list[str]:
 def _url_names(argv: Argv) -> list[str]:
     """The names that files get from their addresses."""
     words = [word or "" for word in argv[1:]]
+    formats: list[str] = []
     if argv[0] is not None and argv[0].endswith("curl"):
         saved = any(map(_CURL_SAVES.fullmatch, words))
+        formats = [found for word in words if "%output{" in word for found in _CURL_OUTPUT.findall(word)]
     else:
         saved = not any(map(_WGET_ELSEWHERE.match, words))
-    return [found[1] for found in map(_URL_NAME.search, words) if found is not None] if saved else []
+    return formats + ([found[1] for found in map(_URL_NAME.search, words) if found is not None] if saved else [])
 
 
 _TAR_VALUED = word_set("--file --directory --exclude --exclude-from --files-from --transform --xform --owner --group --mode")
+_CURL_OUTPUT = re.compile(r"%output\{>*([^}]*)\}")
 _CURL_SAVES = re.compile(r"-[a-zA-Z]*O[a-zA-Z]*|--remote-name(?:-all)?")
 _WGET_ELSEWHERE = re.compile(r"-[a-zA-Z]*O|--output-d|--spider")
 _URL_NAME = re.compile(r"^(?!-)[^?#]*/([^/?#]+)(?:[?#].*)?\Z")

@@ -298,7 +298,7 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
         if found is not None:
             return found
     if name in _TEXT_RUNNERS or name in _CHANGERS:
-        found = _run_on(argv)
+        found = _run_on(argv) or (_run_on(("", *mentions)) if name in _LATER else None)
         if found is not None:
             return found
     if name not in _WRITERS and not any(word[:1] == "-" and _TELLS.match(word) for word in (*known(argv), *mentions)):
@@ -320,13 +320,23 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
     applet = name in _MULTICALL and not _READERS.issuperset(operands_of(words)[:1])
     fed = name in _SHELLS and code == "opaque.script"
     if name in _EDITORS or applet or fed or any(_IN_PLACE.fullmatch(word) for _, word in options):
-        return next((word for word in operands_of(words) if is_protected(word)), None)
+        return next((word for word in operands_of(words) if is_protected(word)), None) or _commanded(name, words)
     return None
+
+
+def _commanded(name: str, words: list[str]) -> str | None:
+    """What the commands that an editor is given name: `-c 'e FILE' -c wq`."""
+    tokens = (token for word in words for token in _TOKENS.findall(word)) if name in _EDITORS and len(words) > 1 else ()
+    return next((token for token in tokens if is_protected(token)), None)
 
 
 # What is known to change the paths behind it, and what runs the words or the text behind it.
 _CHANGERS = word_set("rm rmdir unlink shred mv tee touch truncate chmod chown mkdir rimraf del-cli")
-_TEXT_RUNNERS = _RUNNERS | word_set("script expect entr direnv git npx watchexec nodemon chronic firejail proot fakeroot")
+_TEXT_RUNNERS = _RUNNERS | word_set(
+    "script expect entr direnv git npx watchexec nodemon chronic firejail proot fakeroot bwrap systemd-run tmux screen at batch"
+    " gdb lldb rust-gdb rust-lldb psql sqlite3 mysql mariadb"
+)
+_LATER = word_set("at batch")  # run what comes in by standard input
 # Subcommands of git that run what they are given.
 _GIT_RUNS = word_set("rebase bisect submodule filter-branch difftool")
 _TOKENS = re.compile(r"[^\s\"'`;|&()]+")
