@@ -271,6 +271,7 @@ def _vague(name: str) -> bool:
     return name.strip("*?.") == "" and not name.startswith(".")
 
 
+@lru_cache(maxsize=64)  # a command of many words may ask for the same pieces as often
 def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
     """How sensitive a target is of which only literal pieces are known: `/proc/$$/environ`, `~/.ssh/$k`."""
     if not fragments:
@@ -312,7 +313,7 @@ _FRAGMENT_NAMES = frozenset(
     (
         *_KEYS,
         *(".ssh", ".gnupg", ".aws", ".azure", ".kube", ".netrc", ".pypirc", ".git-credentials", ".pgpass", "environ"),
-        ".vault-token",
+        *(".vault-token", ".bash_history", "application_default_credentials.json"),
     )
 )
 

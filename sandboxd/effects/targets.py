@@ -21,6 +21,7 @@ _DEFAULTS = frozenset((":-", "-", ":=", "=", ":+", "+"))
 # More possible targets than this are one unresolved target.
 MAX_TARGETS = 32
 MAX_PATH = 4_096  # the kernel takes no longer one (PATH_MAX); nor is it remembered by who looks at paths
+_MAX_NAMES = 64  # that what a variable holds is taken for
 _MAX_NEW = 256  # characters of a replacement, and of what it is made in
 
 # Members as names of this module: Python 3.11 looks an enum's members up in Python.
@@ -219,9 +220,9 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
 
 def _hinted(part: Part, hints: tuple[tuple[str, tuple[str, ...]], ...]) -> list[str]:
     """What the variables of an expansion may hold, as far as the text tells, and what a replacement makes of it."""
-    names = ["*", *("*_" if each.text == "*" else each.text for each in (part, *part.operand) if each.kind is _VARIABLE)]
+    names = {"*", *("*_" if each.text == "*" else each.text for each in (part, *part.operand) if each.kind is _VARIABLE)}
     # What it holds may be a name: `${!n}`, a reference.
-    names += [hint for name, pieces in hints if name == part.text for hint in pieces if hint.isidentifier()]
+    names.update(hint for name, pieces in hints if name == part.text for hint in pieces[:_MAX_NAMES] if hint.isidentifier())
     found = [hint for name, pieces in hints if name in names for hint in pieces]
     if part.op[:1] == "/" and all(piece.kind is _LITERAL for piece in part.operand):
         old, _, new = "".join([piece.text for piece in part.operand]).partition("/")
@@ -242,10 +243,36 @@ def _piece(part: Part, place: Place) -> str | None:
     if part.kind is _SUBSTITUTION and _GIT_DIR.match(part.text):
         return ".git"
     if part.kind is _SUBSTITUTION:
-        printed = _ECHO.match(part.text)
-        if printed is not None:
-            return place.home + printed[3][1:] if printed[3].startswith("~/") else printed[3]
-    return _known(part, place)
+        shown = _ECHO.match(part.text)
+        if shown is not None:
+            return place.home + shown[3][1:] if shown[3].startswith("~/") else shown[3]
+    known = _known(part, place)
+    return _CONVENTIONAL.get(part.text) if known is None and part.kind is _VARIABLE and not part.op else known
+
+
+# What variables hold by convention that only the environment sets. Whoever gives them another value on the line is believed.
+_CONVENTIONAL = {
+    "GIT_DIR": ".git",
+    "GIT_COMMON_DIR": ".git",
+    "GIT_CONFIG": ".gitconfig",
+    "GIT_CONFIG_GLOBAL": ".gitconfig",
+    "GNUPGHOME": ".gnupg",
+    "CARGO_HOME": ".cargo",
+    "XDG_CONFIG_HOME": ".config",
+    "NPM_CONFIG_USERCONFIG": ".npmrc",
+    "npm_config_userconfig": ".npmrc",
+    "RIPGREP_CONFIG_PATH": ".ripgreprc",
+    "INPUTRC": ".inputrc",
+    "BASH_ENV": ".bashrc",
+    "CLAUDE_CONFIG_DIR": ".claude",
+    "CODEX_HOME": ".codex",
+    "KUBECONFIG": ".kube/config",
+    "AWS_SHARED_CREDENTIALS_FILE": ".aws/credentials",
+    "GOOGLE_APPLICATION_CREDENTIALS": ".config/gcloud/application_default_credentials.json",
+    "NETRC": ".netrc",
+    "PGPASSFILE": ".pgpass",
+    "HISTFILE": ".bash_history",
+}
 
 
 def _unique(targets: Iterable[Target]) -> tuple[Target, ...]:
