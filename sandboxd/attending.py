@@ -9,7 +9,7 @@ from collections.abc import Callable
 from sandboxd.errors import Forbidden
 from sandboxd.jobs import Job
 from sandboxd.judge import Question, judge
-from sandboxd.model import Behavior, EffectKind, Needs
+from sandboxd.model import Behavior, Needs
 
 CALLER_LEFT = "caller_left"  # the cause of an execution that ended because nobody followed it any more
 NOBODY_CAME_BACK = "nobody came back within {:g} s"
@@ -42,15 +42,15 @@ async def check_stdin(job: Job, ask: Callable[[], Question]) -> None:
 
     Judged anew only when the mode or a rule has changed since. Raises Forbidden.
     """
-    judged, session = job.judged, job.session
-    if judged is None:
+    admitted, session = job.admitted, job.session
+    if admitted is None:
         return  # it is judged, with all that was written to it, before it runs
     standing = (session.mode_in_force, session.revision)
     if job.standing is None:
-        job.standing = (judged.inputs.mode, job.revision)
-    if standing == job.standing or not _opaque(job):
+        job.standing = (admitted.mode, admitted.revision)
+    if standing == job.standing or not admitted.opaque:
         return
-    fresh = await asyncio.to_thread(judge, ask(), judged.inputs.opinions)
+    fresh = await asyncio.to_thread(judge, ask(), admitted.opinions)
     if isinstance(fresh.outcome, Needs) or fresh.decision.behavior is not Behavior.ALLOW:
         raise Forbidden(
             f"this command takes code from its stdin, and may not be started now: {fresh.decision.message}",
@@ -58,11 +58,3 @@ async def check_stdin(job: Job, ask: Callable[[], Question]) -> None:
             fix="start it again, so that it is judged as things are now",
         )
     job.standing = standing
-
-
-def _opaque(job: Job) -> bool:
-    assert job.judged is not None
-    analysis = job.judged.analysis
-    return analysis.unparsed is not None or any(
-        effect.kind is EffectKind.OPAQUE for command in analysis.commands for effect in command.effects
-    )

@@ -21,7 +21,7 @@ from sandboxd.jobs import Job, Turn
 from sandboxd.model import EndKind, Event, ModelText, Request, Result, Tool
 from sandboxd.outputs import Given
 from sandboxd.run.execution import Execution
-from sandboxd.run.results import deciding, is_failure
+from sandboxd.run.results import is_failure
 from sandboxd.schedule.batch import (
     Asked,
     Batch,
@@ -306,5 +306,5 @@ def _how(job: Job, result: Result) -> How:
         return How.REJECTED if human else How.OTHER
     if result.end in (EndKind.CANCELLED, EndKind.DAEMON_RESTART):
         return How.OTHER
-    programs = () if job.judged is None else deciding(job.judged.analysis)
+    programs = () if job.admitted is None else job.admitted.programs
     return How.ERROR if is_failure(result, *programs) else How.FINE

@@ -6,13 +6,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from sandboxd.consult.approvals import Pending
 from sandboxd.errors import Forbidden, RequestError
 from sandboxd.judge import Judged
-from sandboxd.model import Decision, Mode, ModelText, Opinion, Request, Timing
+from sandboxd.model import Decision, EffectKind, Mode, ModelText, Opinion, Request, Timing
 from sandboxd.run.execution import Execution
+from sandboxd.run.results import deciding
 from sandboxd.schedule.driver import Place
 from sandboxd.session import SessionState
 
@@ -53,6 +54,26 @@ class Stages:
         return tuple(Timing(stage, self._seconds[stage]) for stage in self.ORDER if stage in self._seconds)
 
 
+class Admitted(NamedTuple):
+    """What is kept of the judgement that allowed a command, as long as its execution is known: not the analysis, which can take
+    megabytes. `revision` is that of the rules, `opaque` whether it runs code that cannot be read, `programs` those whose exit
+    statuses tell how it ended."""
+
+    mode: Mode
+    revision: str
+    opinions: tuple[Opinion, ...]
+    opaque: bool
+    programs: tuple[str, ...]
+
+    @classmethod
+    def of(cls, judged: Judged, revision: str) -> Admitted:
+        analysis = judged.analysis
+        opaque = analysis.unparsed is not None or any(
+            effect.kind is EffectKind.OPAQUE for command in analysis.commands for effect in command.effects
+        )
+        return cls(judged.inputs.mode, revision, judged.inputs.opinions, opaque, deciding(analysis))
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """The engine's side of one execution."""
@@ -73,9 +94,8 @@ class Job:
     task: asyncio.Task[None] | None = None
     turn: Turn | None = None  # its place in a batch
     place: Place | None = None  # its place in the session's order of arrival, outside of a batch
-    judged: Judged | None = None  # as it was allowed to run
+    admitted: Admitted | None = None
     decision: Decision | None = None
-    revision: str = ""  # of the rules when it was allowed to run
     standing: tuple[Mode, str] | None = None  # mode and rules under which its stdin was last found allowed
     model: ModelText | None = None  # kept when it is a preview
     expiry: asyncio.TimerHandle | None = None  # when it ends unless somebody comes back

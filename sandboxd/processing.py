@@ -17,7 +17,7 @@ from sandboxd.confining import confined, return_home
 from sandboxd.consulting import Consulting
 from sandboxd.decisions import Decisions
 from sandboxd.errors import SandboxdError
-from sandboxd.jobs import Job, Turn
+from sandboxd.jobs import Admitted, Job, Turn
 from sandboxd.judge import Judged
 from sandboxd.model import Behavior, Decision, EndKind, Needs, Result
 from sandboxd.policy.explain import steer
@@ -144,7 +144,7 @@ class Processing:
                 if not await self._same_ground(job, judged, fresh):
                     continue  # what was judged, or what somebody agreed to, is not what would run now
                 decision = fresh.decision
-                job.judged, job.revision = fresh, session.revision
+                job.admitted = Admitted.of(fresh, session.revision)
                 await self._decisions.keep_for(job, fresh, decision)
                 execution.decided(decision)
                 self._consulting.classifying.ran(session, job.request.text)
