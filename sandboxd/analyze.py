@@ -51,7 +51,7 @@ _ARITHMETIC = CommandKind.ARITHMETIC
 # How deep commands may nest in words (bash -c in bash -c), and how many one text may hold with all nested ones.
 MAX_DEPTH = 12
 MAX_COMMANDS = 4_000
-_ROOM = 16 << 20  # bytes for what is remembered of texts, and as much for what they do
+_ROOM = 8 << 20  # bytes for what is remembered of texts, and as much for what they do
 
 TABLES = Tables()
 _DONE: Memory[Analysis] = Memory(_ROOM)

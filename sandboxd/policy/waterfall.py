@@ -207,7 +207,7 @@ _JUDGES = tuple((at, step.judge) for at, step in enumerate(STEPS[:-1]) if step.j
 
 # Analysis, by identity -> the last question about it and its answer. A command is judged again when its lane admits it and
 # when an agent repeats it; the entry holds the analysis, so that its identity stays taken.
-_ANSWERED: Memory[tuple[Inputs, Decision | Needs]] = Memory(8 << 20)
+_ANSWERED: Memory[tuple[Inputs, Decision | Needs]] = Memory(4 << 20)
 
 
 def evaluate(inputs: Inputs) -> Decision | Needs:

@@ -4,12 +4,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from pathlib import Path
 
 import pytest
 
+from sandboxd import analyze
 from sandboxd.errors import Exhausted, Forbidden, NotFound, RequestError, Unavailable
-from sandboxd.model import ApprovalNeeded, Behavior, Decided, EndKind, Mode, Queued, Request, Started
+from sandboxd.model import Analysis, ApprovalNeeded, Behavior, Decided, EndKind, Mode, Queued, Request, Started
+from sandboxd.policy import waterfall
 from sandboxd.run.execution import Execution
 from sandboxd.sessions import Role, SessionSpec, SessionState
 from tests.engine.conftest import House, finish
@@ -348,3 +351,17 @@ async def test_a_question_holds_up_nobody(house: House) -> None:
     assert (result.end, result.code) == (EndKind.EXITED, 0)
     house.engine.executions.cancel(execution, "test")
     await finish(execution)
+
+
+async def test_a_finished_execution_keeps_no_analysis(house: House) -> None:
+    """What is known of a text can be megabytes: beside what is remembered of texts, nothing holds it when its command has
+    ended, though the execution can still be asked for."""
+    session = house.session(Mode.BYPASS)
+    text = "; ".join(f"echo {number}" for number in range(200))
+    await house.run(text, session)
+    for memory in (analyze._DONE, analyze._READ_TEXTS, waterfall._ANSWERED):
+        memory.clear()
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, Analysis) and each.text == text]
+    (execution,) = house.engine.executions.list(session)
+    assert execution.result is not None
