@@ -16,6 +16,7 @@ _NOT = frozenset(("!", "-not"))
 _MAX_HINTS = 256  # more are looked at by no word: each unknown word looks at all
 _FILTERS = frozenset(("grep", "egrep", "fgrep", "awk", "gawk", "sed"))
 _WALKERS = frozenset(("find", "fd", "fdfind", "rg", "git"))
+_NAMING = _FILTERS | _WALKERS
 _ELEMENT = re.compile(r"[\0\[\]=()\s]+")
 _MAX_TEXT = 256  # characters of a piece that is joined with another
 _NOWHERE = Place(None, "")
@@ -23,7 +24,7 @@ _NOWHERE = Place(None, "")
 _FILLING = frozenset(
     (
         *("set", "read", "find", "ls", "mapfile", "readarray", "printf", "echo", "export", "declare", "typeset", "local"),
-        *("readonly", "env", "fd", "fdfind", "rg", "git", "grep", "egrep", "fgrep", "awk", "gawk", "sed"),
+        *("readonly", "env"),
     )
 )
 _DECLARES = frozenset(("export", "declare", "typeset", "local", "readonly", "env"))
@@ -97,7 +98,7 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
                 if word.flags and WordFlag.ASSIGNS in word.flags:
                     out.extend((part.text, (part.default,)) for part in word.parts if part.default)
         name = command.texts[0] if command.texts else None
-        says = name is not None and (name in _FILLING or name in functions)
+        says = name is not None and (name in _FILLING or name in functions or (command.piped_out and name in _NAMING))
         if not (says or command.redirects or command.assignments or command.kind is _WORDS):
             continue
         for redirect in command.redirects:
@@ -133,7 +134,7 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
         elif name == "find" and command.piped_out:
             if "-prune" not in command.texts:
                 texts.extend(_said(command, place))
-        elif name in _FILTERS or name in _WALKERS:
+        elif name in _NAMING:
             if command.piped_out:
                 texts.extend(_kept(command, script.subcommands[at - 1] if at and command.piped_in else None))
         elif name == "ls" and command.piped_out:  # it prints the words as they are where they are files
