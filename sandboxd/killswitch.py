@@ -197,6 +197,7 @@ def _evident(glob: str, name: str, dots: bool) -> bool:
     return sum(char.isalnum() for char in known) >= 2
 
 
+@lru_cache(maxsize=64)  # a command of many words may ask for the same pieces as often
 def protected_fragments(fragments: tuple[str, ...]) -> str | None:
     """The protected name that the literal pieces of an otherwise unknown target give evidence of, or None.
 
@@ -213,9 +214,10 @@ def protected_fragments(fragments: tuple[str, ...]) -> str | None:
             if chain is not None and at + 1 < len(pieces) and pieces[at + 1] in chain:
                 return chain[pieces[at + 1]]
         folded = "/".join(pieces)
-        system = next((name for name in PROTECTED_SYSTEM if is_within(folded.rstrip("/"), name)), None)
-        if system is not None:
-            return system
+        if folded.startswith("/"):
+            system = next((name for name in PROTECTED_SYSTEM if is_within(folded.rstrip("/"), name)), None)
+            if system is not None:
+                return system
         last = pieces[-1]
         if len(last) >= 3 and last.startswith("."):
             begun = next((name for name in _SINGLE if name.startswith(last)), None)

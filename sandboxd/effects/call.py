@@ -7,7 +7,7 @@ infer.py fills a Call from the table; the little languages add to it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -101,7 +101,7 @@ class Call:
         self.programs: list[Word] = []  # words with the role `program`
         self.sources: list[Word] = []  # operands that are copied, moved or linked
         self.links: list[tuple[Word, Word]] = []  # (what is linked to, the new name)
-        self.said: tuple[Place, list[tuple[str, ...]]] | None = None  # the pieces of the first words, as `place` tells them
+        self.said: tuple[Place, list[tuple[Span, str]], Iterator[tuple[Span, str]]] | None = None  # see `_pieces`
 
     @property
     def id(self) -> str:
@@ -240,17 +240,24 @@ class Call:
         Of `code`, the tokens count that can be paths; of other words the word itself and what follows a `=` in it.
         """
         skipped = None if without is None else without.span
-        pieces = (piece for at, word in enumerate(self.words) if at and word.span != skipped for piece in self._said(at))
+        pieces = (piece for span, piece in self._pieces() if span != skipped)
         return mentioned(chain(pieces, self.feed), code)
 
-    def _said(self, at: int) -> tuple[str, ...]:
-        """The pieces of one word, made once: a command of many words may ask for those of all of them as often."""
+    def _pieces(self) -> Iterator[tuple[Span, str]]:
+        """The pieces of all words, each made once: a command of many words may ask for those of all of them as often."""
         if self.said is None or self.said[0] is not self.place:
-            self.said = (self.place, [()])
-        known = self.said[1]
-        while len(known) <= at:
-            known.append(fragments(self.words[len(known)], self.place))
-        return known[at]
+            place = self.place
+            self.said = (place, [], ((word.span, piece) for word in self.words[1:] for piece in fragments(word, place)))
+        _, known, more = self.said
+        at = 0
+        while True:
+            if at == len(known):
+                found = next(more, None)
+                if found is None:
+                    return
+                known.append(found)
+            yield known[at]
+            at += 1
 
 
 def mentioned(pieces: Iterable[str], code: bool = False) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ _INTO = frozenset(("path.into", "path.into_tree", "path.link"))
 class Filling(Call):
     """From a parsed command to its effects: standing ones, options, operands, then the tool's own language."""
 
-    __slots__ = ("least", "most")
+    __slots__ = ("inside", "least", "most")
 
     def run(self) -> None:
         """Add all that the words do."""
@@ -38,6 +38,7 @@ class Filling(Call):
         # How many operands there are: at least, and at most when that is known.
         self.least = len(parsed.operands) - loose
         self.most = None if loose or self.appended else self.least
+        self.inside = 0  # how many names were put below a destination
         level = parsed.level
         for problem in parsed.problems:
             self.opaque(problem.code, f"{level.id}.unlisted", problem.span, problem.detail, self.mentions())
@@ -269,11 +270,21 @@ class Filling(Call):
         link = role.name == "path.link"
         targets = (Target(None),) if word is None else resolve(word, self.place)
         plain = ROLES["path.link"] if link else ROLES["path.into"]
-        sources = [source for source in self.sources if source is not word]
+        sources = (
+            [source for source in self.sources if source is not word]
+            if link or role.name == "path.into_tree" or any(target.path is not None for target in targets)
+            else []  # what they add to a place that is not known is not asked
+        )
         spread = role.name == "path.into_tree" and any(_is_contents(source) for source in sources)
         for target in targets:
             self.at(role if spread else plain, target, because, span)
             if target.path is None or (word is not None and _looks_like_file(word) and not link):
+                continue
+            if self.inside > _MAX_INSIDE:
+                continue
+            self.inside += len(sources)
+            if self.inside > _MAX_INSIDE:
+                self._flood(role, sources, because, span)
                 continue
             for source in sources:
                 for name in _names(source, self.place):
@@ -284,7 +295,12 @@ class Filling(Call):
                     )
                     self.at(role, inside, because, span)
         if link and word is not None:
-            self.links.extend((source, word) for source in sources)
+            self.links.extend((source, word) for source in sources[: _MAX_LINKS - len(self.links)])
+
+    def _flood(self, role: Role, sources: list[Word], because: str, span: Span) -> None:
+        """Where each of many words may be the destination of all others: one place that is not known, and all their names."""
+        names = dict.fromkeys(name for source in sources for name in _names(source, self.place) if name is not None)
+        self.at(role, Target(None, fragments=tuple(names)), because, span)
 
     def _roles(self, whens: list[When]) -> list[tuple[Word, tuple[Role, ...]]]:
         """Each operand with the roles it can have; none where no operand has an effect."""
@@ -382,6 +398,9 @@ class Filling(Call):
                     roles.append(spec[-1].role)
 
 
+# So many names below destinations are told one by one, and so many links.
+_MAX_INSIDE = 4_096
+_MAX_LINKS = 256
 # How values say that the contents of a file are meant: aws, az, gh, kubectl.
 _FILE_MARKS = ("@", "file://", "fileb://", "go-template-file=", "templatefile=", "jsonpath-file=", "custom-columns-file=")
 # The name of a configured remote, which is no address.

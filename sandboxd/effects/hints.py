@@ -14,6 +14,8 @@ _WORDS = CommandKind.WORDS
 _GLOB = WordFlag.GLOB
 _NOT = frozenset(("!", "-not"))
 _MAX_HINTS = 256  # more are looked at by no word: each unknown word looks at all
+_MAX_PIECES = 1_024  # that one variable may hold
+_FEW = 16  # of which some may well be there twice
 _FILTERS = frozenset(("grep", "egrep", "fgrep", "awk", "gawk", "sed"))
 _WALKERS = frozenset(("find", "fd", "fdfind", "rg", "git"))
 _NAMING = _FILTERS | _WALKERS
@@ -172,13 +174,20 @@ def held(script: Script, given: tuple[str, ...], start: Place) -> tuple[tuple[st
     if looped:
         lists.extend(piece for name, pieces in out if name in looped for piece in pieces)
     if lists:
-        out.append(("*", tuple(lists)))
+        out.append(("*", _distinct(lists)))
     if positional:
-        out.extend((name, tuple(positional)) for name in carried)
-        out.extend((name, tuple(positional)) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
+        arguments = _distinct(positional)
+        out.extend((name, arguments) for name in carried)
+        out.extend((name, arguments) for name in ("1", "2", "3", "4", "5", "6", "7", "8", "9", "@", "*_", "0"))
     if texts:
-        out.extend((name, tuple(texts)) for name in readers or ("REPLY",))
-    return tuple(out)
+        given = _distinct(texts)
+        out.extend((name, given) for name in readers or ("REPLY",))
+    return tuple(dict.fromkeys(out)) if len(out) > _FEW else tuple(out)
+
+
+def _distinct(pieces: list[str]) -> tuple[str, ...]:
+    """Each piece once, and not more of them than all words of a text can be held against."""
+    return tuple(pieces) if len(pieces) <= _FEW else tuple(dict.fromkeys(pieces))[:_MAX_PIECES]
 
 
 def _pieces(parts: tuple[Part, ...]) -> tuple[str, ...]:

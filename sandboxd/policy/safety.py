@@ -109,6 +109,9 @@ class _Look:
         self.settings: list[Finding] = []
         # Links made on this line: name -> the protected name it leads to, and the command that made it.
         self.links: dict[str, tuple[str, AnalyzedCommand]] = {}
+        self.linking: AnalyzedCommand | None = None  # the command that `linked` tells of: its sources that are protected
+        self.linked: tuple[tuple[str, str], ...] = ()
+        self.symbolic = False
         self.entered = ""  # the protected name that a `cd` on this line may have gone into
 
     def run(self) -> Safety:
@@ -285,17 +288,16 @@ class _Look:
 
     def _link(self, command: AnalyzedCommand, effect: Effect, target: str) -> None:
         """A link to a protected path: a hard one shares its content; writing through either comes later on the line."""
-        symbolic = any(
-            word and (word == "--symbolic" or re.fullmatch(r"-[a-zA-Z]*s[a-zA-Z]*", word)) for word in command.argv[1:]
-        )
-        for source in command.effects:
-            if source.kind is not _READ or source.target is None:
-                continue
-            name = self._protected(source.target, source.pattern)
-            if name is not None:
-                self.links[target] = (name, command)
-                if not symbolic:
-                    self._touched(command, effect, name, source.target)
+        if self.linking is not command:  # a command of many words makes many links of the same sources
+            self.linking = command
+            sources = ((e.target, e.pattern) for e in command.effects if e.kind is _READ and e.target is not None)
+            found = ((path, self._protected(path, pattern)) for path, pattern in sources)
+            self.linked = tuple([(path, name) for path, name in found if name is not None])
+            self.symbolic = any(word and _SYMBOLIC.fullmatch(word) for word in command.argv[1:])
+        for path, name in self.linked:
+            self.links[target] = (name, command)
+            if not self.symbolic:
+                self._touched(command, effect, name, path)
 
     def _touched(self, command: AnalyzedCommand, effect: Effect, name: str, path: str) -> None:
         verb = _VERBS.get(effect.act, "changes") if effect.act is not None else "changes"

@@ -193,6 +193,20 @@ def test_long_texts_are_judged_in_time(piece: str, begin: str) -> None:
         assert time.thread_time() - begun < 10, "seconds of work"
 
 
+MANY = (
+    *("printf -v $1" * 400, "set -- " + "".join(f"a{n} " for n in range(800)) + "; cp" + " $1" * 800, "cp $x" + " a" * 2_000),
+    *("ln -s $x" + " a" * 2_000, "ln $x .git" + "".join(f" a{n}" for n in range(900)), "mv $x" + " a/." * 1_000),
+)
+
+
+@pytest.mark.parametrize("text", MANY, ids=lambda text: text[:12])
+def test_short_texts_do_not_work_for_long(text: str) -> None:
+    """A few thousand characters are judged at once, however many words may be the destination of all others."""
+    begun = time.thread_time()
+    assert _bypass(text) is not None
+    assert time.thread_time() - begun < 5, "seconds of work"
+
+
 @pytest.mark.parametrize("before", ["", "echo " + "word " * 5_000 + "\n", "echo " + "word " * 20_000 + "\n"])
 def test_unparsed_touch(before: str) -> None:
     """A protected name among the words of a text that cannot be read is evidence, wherever it stands."""
