@@ -42,6 +42,9 @@ SYSTEM_BINS = frozenset(("/bin", "/usr/bin", "/sbin", "/usr/sbin", "/usr/local/b
 # Notes of the shell stage on what is understood here: exec and eval by their tables, a function by its own commands.
 _TOLD = frozenset(("shell.exec", "shell.eval", "shell.function_shadows"))
 _HERE = frozenset((RedirectOp.HEREDOC, RedirectOp.HERESTRING))
+_OUTPUTS = frozenset(
+    (RedirectOp.WRITE, RedirectOp.APPEND, RedirectOp.CLOBBER, RedirectOp.BOTH, RedirectOp.BOTH_APPEND, RedirectOp.DUP_OUT)
+)
 _NET_FILES = ("/dev/tcp/", "/dev/udp/")
 
 
@@ -279,7 +282,7 @@ class Inference:
         for redirect in command.redirects:
             call.piped = call.piped or redirect.reads
             call.heredoc = call.heredoc or redirect.op in _HERE
-        if self.fed and not any(redirect.reads for redirect in command.redirects):
+        if self.fed and all(map(_leaves_input, command.redirects)):
             call.fed = self.fed
         call.run()
         self.effects += call.effects
@@ -292,6 +295,11 @@ class Inference:
 def _reads_line(command: Subcommand) -> bool:
     """`IFS=… read`: the variable is back as it was when the next word is expanded."""
     return bool(command.argv) and command.argv[0].value in ("read", "mapfile", "readarray")
+
+
+def _leaves_input(redirect: Redirect) -> bool:
+    """Whether standard input stays what it is."""
+    return redirect.op in _OUTPUTS and redirect.fd in (None, 1, 2)
 
 
 def _is_descriptor(word: Word) -> bool:
