@@ -301,7 +301,7 @@ def edits(argv: Argv, code: str, mentions: tuple[str, ...]) -> str | None:
         found = _run_on(argv) or (_run_on(("", *mentions)) if name in _LATER else None)
         if found is not None:
             return found
-    if name not in _WRITERS and not any(word[:1] == "-" and _TELLS.match(word) for word in (*known(argv), *mentions)):
+    if name not in _WRITERS and not _tells(argv) and not any(word[:1] == "-" and _TELLS.match(word) for word in mentions):
         return None
     if _SEARCHERS.fullmatch(name):
         return None
@@ -328,6 +328,12 @@ def _commanded(name: str, words: list[str]) -> str | None:
     """What the commands that an editor is given name: `-c 'e FILE' -c wq`."""
     tokens = (token for word in words for token in _TOKENS.findall(word)) if name in _EDITORS and len(words) > 1 else ()
     return next((token for token in tokens if is_protected(token)), None)
+
+
+@lru_cache(maxsize=8)  # as `edits`: what differs are the mentions alone
+def _tells(argv: Argv) -> bool:
+    """Whether an option says that the program writes."""
+    return any(word[:1] == "-" and _TELLS.match(word) for word in known(argv))
 
 
 # What is known to change the paths behind it, and what runs the words or the text behind it.

@@ -196,6 +196,7 @@ def test_long_texts_are_judged_in_time(piece: str, begin: str) -> None:
 MANY = (
     *("printf -v $1" * 400, "set -- " + "".join(f"a{n} " for n in range(800)) + "; cp" + " $1" * 800, "cp $x" + " a" * 2_000),
     *("ln -s $x" + " a" * 2_000, "ln $x .git" + "".join(f" a{n}" for n in range(900)), "mv $x" + " a/." * 1_000),
+    "export {a..z..2}" * 320,
 )
 
 
