@@ -9,7 +9,7 @@ from sandboxd.effects.argv import cut, splits
 from sandboxd.effects.call import Call, Nested
 from sandboxd.effects.roles import ROLES
 from sandboxd.effects.targets import fragments
-from sandboxd.model import Word, WordFlag
+from sandboxd.model import PartKind, Word, WordFlag
 
 # Options of set and shopt that leave what the text means alone.
 _SET_LETTERS = frozenset("euxvfCBhmbEn")
@@ -48,6 +48,7 @@ _SHOPT_NAMES = frozenset(
     ]
 )
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+_EXPANDS = re.compile(r"[$`\[<>]")
 
 
 def read(call: Call) -> None:
@@ -81,7 +82,7 @@ def _declared(call: Call) -> None:
         name = _name_of(word)
         text = word.value if word.value is not None else word.prefix
         assigns = "=" in text
-        if splits(word) or _NAME.match(name) is None:
+        if splits(word) or _NAME.match(name) is None or (assigns and call.name != "export" and _is_list(call, word)):
             _refuse(call, word, name, "shell.names_evaluated")
         elif parsed.has("-p"):
             if not call.environment.readable(name):
@@ -92,6 +93,19 @@ def _declared(call: Call) -> None:
             _refuse(call, word, name)
         else:
             _env(call, word, name)
+
+
+def _is_list(call: Call, word: Word) -> bool:
+    """Whether a value that is not written as a list may be read as one, with all that stands in it expanded: bash does so
+    where the name is an array's (`declare -a 'x=($(ls))'`, or declared so before)."""
+    first = word.parts[0]
+    if first.kind is PartKind.LITERAL and not first.quoted and "=(" in first.text:
+        return False
+    if not word.values:
+        value = word.prefix.partition("=")[2]
+        return value.startswith("(") or (not value and (call.parsed.has("-a", "-A") or call.name in ("declare", "typeset")))
+    values = (text.partition("=")[2] for text in word.values)
+    return any(value.startswith("(") and _EXPANDS.search(value) for value in values)
 
 
 def _unset(call: Call) -> None:
