@@ -95,6 +95,8 @@ class _Line:
         self.functions: frozenset[str] = frozenset()
         self.known: tuple[tuple[str, str], ...] = (("HOME", context.home),)
         self.levels: list[str] = []
+        self.lists: set[str] = set()  # names that a function may have made arrays
+        self.evaluated: list[Effect] = []
         self.clean = True
         self.placed = "PWD" in text or "HOME" in text
         self.steady = not self.placed or not _MOVING.search(text)
@@ -105,6 +107,9 @@ class _Line:
         script = read(self.text)
         self.unparsed = script.unparsed
         self._script(script, (self.context.cwd,), "", (), 0, None)
+        if self.evaluated and self.commands:
+            first = self.commands[0]
+            self.commands[0] = first._replace(effects=(*first.effects, *self.evaluated))
         read_only, destructive = self.unparsed is None, False
         wanted: dict[str, None] = {}
         programs: dict[str, None] = {}
@@ -158,6 +163,8 @@ class _Line:
         outer, above, counting = self.functions, self.names, self.counters
         if script.functions:
             self.functions |= frozenset(script.functions)
+        if self.functions:
+            self._local_lists(script)
         home = self.context.home
         assigns = expands = counts = False
         for command in script.subcommands:
@@ -266,6 +273,25 @@ class _Line:
             )
         self._script(script, nested.cwds, nested.via, nested.hints, depth + 1, at, place.hints)
 
+    def _local_lists(self, script: Script) -> None:
+        """A local variable that is an array expands what it is declared with again: `local -a x; local x="$1"`."""
+        declared = []
+        for command in script.subcommands:
+            texts = command.texts
+            self.lists.update(each.name for each in command.assignments if each.value is None or each.subscript is not None)
+            if texts and texts[0] in _FILLS:
+                self.lists.update(text for text in texts[1:] if text)
+            at = next((at for at, text in enumerate(texts[:3]) if text not in ("command", "builtin", "--")), 0)
+            if not texts or texts[at] not in _DECLARES:
+                continue
+            words = [(word, word.value if word.value is not None else word.prefix) for word in command.argv[at + 1 :]]
+            lists = any(text[:1] == "-" and ("a" in text or "A" in text) for _, text in words)
+            self.lists.update(text.partition("=")[0] for _, text in words if lists or "=(" in text)
+            declared += [(word, text) for word, text in words if not word.values and text.endswith("=")]
+        for word, text in declared:
+            if text[:-1].removesuffix("+") in self.lists:
+                self.evaluated.append(Effect(EffectKind.OPAQUE, "local.list", word.span, code="shell.names_evaluated"))
+
     def _reopens(self) -> bool:
         """Make writes to who knows what of the standard streams that are opened for writing and can be files: standard input,
         and the outputs where a redirect of the line makes an input of one."""
@@ -342,6 +368,8 @@ def _makes(redirect: Redirect) -> str:
     return "input" if source == "0" else "" if source in ("1", "2", "") else "copied"
 
 
+_DECLARES = frozenset(("local", "declare", "typeset"))
+_FILLS = frozenset(("read", "mapfile", "readarray", "command", "builtin"))
 _INPUTS = ("/dev/stdin", "/dev/fd/0")
 _REDIRECT_READ = f"redirect.{RedirectOp.READ.value}"
 _NO_GIT = GitUse()
