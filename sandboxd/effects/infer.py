@@ -6,6 +6,7 @@ Never guesses: what no table lists, and every word that could be an option or co
 
 from __future__ import annotations
 
+import re
 from typing import Protocol
 
 from sandboxd.effects import argv
@@ -163,6 +164,8 @@ class Inference:
         if assignment.subscript is not None and not assignment.subscript.strip("\"'").isalnum():
             self._opaque("shell.evaluates", "env.subscript", assignment.span, name)
         allowed = environment.harmless(name, assignment.value) if before else environment.ordinary(name)
+        if not allowed and not before and name in _EVALUATED and assignment.value is not None:
+            allowed = bool(assignment.value.values) and all(map(_DIGITS.match, assignment.value.values))
         if not allowed:
             self.clean = False
             self.lasting = self.lasting and before
@@ -307,6 +310,9 @@ def _is_descriptor(word: Word) -> bool:
     return value is not None and (value == "-" or (value.rstrip("-").isascii() and value.rstrip("-").isdigit()))
 
 
+# What bash gives the integer attribute: a value is evaluated as arithmetic, unless it is a number.
+_EVALUATED = frozenset(("OPTIND", "RANDOM", "SRANDOM"))
+_DIGITS = re.compile(r"[0-9]{1,9}\Z")
 _REDIRECTS = {op: f"redirect.{op.value}" for op in RedirectOp}
 _REDIRECT_ROLES = {
     RedirectOp.WRITE: ROLES["path.write"],
