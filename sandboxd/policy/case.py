@@ -87,7 +87,6 @@ class Answer(NamedTuple):
     reason: str
     findings: tuple[Finding, ...] = ()
     hits: tuple[Hit, ...] = ()
-    promise: bool = False
     classifiable: bool = False  # an immune ASK that the classifier may settle all the same
 
 

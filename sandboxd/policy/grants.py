@@ -3,12 +3,12 @@
 
 | answered by | opens |
 |---|---|
-| 2e | nothing to write; hosts that rules allow |
 | 2f, 2g | the workspace |
 | 2a, 2b, 2c, a classifier | the workspace; hosts, outside paths and secrets that a rule names |
 | a human | likewise, and what the command itself names, protected paths included |
 
-A protected path is not opened when the same line also holds code that cannot be read.
+A command that only reads gets nothing to write, whichever step or person allowed it: it runs under the read-only promise. A
+protected path is not opened when the same line also holds code that cannot be read.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ def _for_effect(effect: Effect, scope: Scope, named: bool) -> Grant | None:
 
 
 def by_step(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
-    """For 2a, 2b, 2c and the classifier."""
+    """For 2a, 2b, 2c and the classifier, when it does more than read."""
     return (_WORKSPACE, *named_by_rules(inputs, verdicts))
 
 
 def for_reading(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
-    """For 2e: nothing that writes."""
+    """For what only reads: nothing to write."""
     if not verdicts.allows:
         return ()
     return tuple([grant for grant in named_by_rules(inputs, verdicts) if grant.kind in _READING])

@@ -37,7 +37,7 @@ class _Settling:
     def run(self) -> Decision | Needs:
         answer, case = self.answer, self.case
         if answer.behavior is ALLOW:
-            return self._allow(answer.reason, _grants(case, self.step), answer.promise)
+            return self._allow(answer.reason, _grants(case, self.step))
         if answer.behavior is DENY:
             return self._stop(DENY, answer.reason)
         traits = case.traits
@@ -63,18 +63,18 @@ class _Settling:
         return self._stop(DENY, answer.reason, why=why)
 
     def _answered(self, opinion: Opinion, denied: str) -> Decision:
-        """An ASK that somebody answered. What only reads still runs under the promise."""
+        """An ASK that somebody answered."""
         if opinion.failed or opinion.verdict is not ALLOW:
             return self._stop(DENY, denied, opinion=opinion)
         case = self.case
         reading = case.reading is None
         if opinion.who is _APPROVAL:
             opened = grants.by_human(case.inputs, case.verdicts, case.reach, case.safety.touches, reading)
-            return self._allow("approval.allowed", opened, reading, opinion)
-        opened = grants.for_reading(case.inputs, case.verdicts) if reading else grants.by_step(case.inputs, case.verdicts)
-        return self._allow("classifier.allowed", opened, reading, opinion)
+            return self._allow("approval.allowed", opened, opinion)
+        return self._allow("classifier.allowed", _grants(case, self.step), opinion)
 
-    def _allow(self, reason: str, opened: tuple[Grant, ...], promise: bool, opinion: Opinion | None = None) -> Decision:
+    def _allow(self, reason: str, opened: tuple[Grant, ...], opinion: Opinion | None = None) -> Decision:
+        """What only reads runs under the promise, whoever allowed it; nothing confines what a front-end runs by itself."""
         step, answer, case = self.step, self.answer, self.case
         seen = explain.evidence(case.inputs, answer.findings, answer.hits)
         return Decision(
@@ -83,7 +83,7 @@ class _Settling:
             reason,
             explain.allowed(case.inputs, step.id, answer.hits, seen, opinion),
             protected=case.protected,
-            promise=promise and not case.inputs.unsandboxed,
+            promise=case.reading is None and case.inputs.tool == "Bash" and not case.inputs.unsandboxed,
             evidence=seen,
             grants=opened,
             trace=self.trace,
@@ -142,7 +142,7 @@ class _Settling:
 
 
 def _grants(case: Case, step: Step) -> tuple[Grant, ...]:
-    if step.id == "2e":
+    if case.reading is None:
         return grants.for_reading(case.inputs, case.verdicts)
     if step.id in ("2f", "2g"):
         return grants.WORKSPACE_ONLY

@@ -100,7 +100,7 @@ def _scope(case: Case) -> Answer | None:
 
 
 def _read_only(case: Case) -> Answer | None:
-    return Answer(ALLOW, "read_only", promise=case.inputs.tool == "Bash") if case.reading is None else None
+    return Answer(ALLOW, "read_only") if case.reading is None else None
 
 
 def _accept_edits(case: Case) -> Answer | None:
@@ -287,6 +287,7 @@ def document() -> str:
         "- What a hook denies is denied, and what it wants asked is asked, whichever step answered.",
         "- dontAsk and headless sessions turn an ASK into a DENY; in auto mode the classifier is heard first, and a classifier",
         f"  that is missing or fails never allows: DENY with `{CLASSIFIER_UNAVAILABLE}`.",
+        "- What only reads runs under the read-only promise, whichever step or person allowed it.",
         "- Text that could not be parsed is never read-only, never an edit, and matched by an allow rule only byte by byte.",
         "",
         "## Modes",
