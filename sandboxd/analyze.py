@@ -11,7 +11,9 @@ import re
 from sandboxd.effects.call import REOPENS, Nested
 from sandboxd.effects.hints import held, standard_input
 from sandboxd.effects.infer import Inference
+from sandboxd.effects.lists import expanded_again
 from sandboxd.effects.outputs import stream
+from sandboxd.effects.streams import reopened
 from sandboxd.effects.tables import Tables
 from sandboxd.effects.targets import Place, resolve
 from sandboxd.effects.variables import Names, computes, counted, counter, counters, names
@@ -27,8 +29,6 @@ from sandboxd.model import (
     Effect,
     EffectKind,
     GitUse,
-    Redirect,
-    RedirectOp,
     Script,
     Span,
     Subcommand,
@@ -134,8 +134,8 @@ class _Line:
                 else:
                     others = others or not reads
                     streams = streams or effect.because == REOPENS
-        if streams and self._reopens():
-            read_only, others = False, True
+        if streams and (reopens := reopened(self.commands)) is not None:
+            self.commands, read_only, others = reopens, False, True
         return Analysis(
             text=self.text,
             cwd=self.context.cwd,
@@ -164,7 +164,7 @@ class _Line:
         if script.functions:
             self.functions |= frozenset(script.functions)
         if self.functions:
-            self._local_lists(script)
+            self.evaluated += expanded_again(script, self.lists)
         home = self.context.home
         assigns = expands = counts = False
         for command in script.subcommands:
@@ -198,7 +198,7 @@ class _Line:
                 before = script.subcommands[number - 1] if command.piped_in and number else None
                 feed = standard_input(command, place, feeds, before)
             fed = ""
-            if command.piped_in and command.argv and command.argv[0].value == "xargs":
+            if command.piped_in and command.argv and command.texts[0] == "xargs":
                 fed = _fed(script, number, self.functions)
             self._command(command, place, via, feed, depth, span, False, fed)
         self.functions = outer
@@ -273,46 +273,6 @@ class _Line:
             )
         self._script(script, nested.cwds, nested.via, nested.hints, depth + 1, at, place.hints)
 
-    def _local_lists(self, script: Script) -> None:
-        """A local variable that is an array expands what it is declared with again: `local -a x; local x="$1"`."""
-        declared = []
-        for command in script.subcommands:
-            texts = command.texts
-            self.lists.update(each.name for each in command.assignments if each.value is None or each.subscript is not None)
-            if texts and texts[0] in _FILLS:
-                self.lists.update(text for text in texts[1:] if text)
-            at = next((at for at, text in enumerate(texts[:3]) if text not in ("command", "builtin", "--")), 0)
-            if not texts or texts[at] not in _DECLARES:
-                continue
-            words = [(word, word.value if word.value is not None else word.prefix) for word in command.argv[at + 1 :]]
-            lists = any(text[:1] == "-" and ("a" in text or "A" in text) for _, text in words)
-            self.lists.update(text.partition("=")[0] for _, text in words if lists or "=(" in text)
-            declared += [(word, text) for word, text in words if not word.values and text.endswith("=")]
-        for word, text in declared:
-            if text[:-1].removesuffix("+") in self.lists:
-                self.evaluated.append(Effect(EffectKind.OPAQUE, "local.list", word.span, code="shell.names_evaluated"))
-
-    def _reopens(self) -> bool:
-        """Make writes to who knows what of the standard streams that are opened for writing and can be files: standard input,
-        and the outputs where a redirect of the line makes an input of one."""
-        redirects = [redirect for command in self.commands for redirect in command.subcommand.redirects]
-        made = set(map(_makes, redirects))
-        all_streams = "input" in made or {"opened", "copied"} <= made
-        inputs = [effect for command in self.commands for effect in command.effects if effect.because == _REDIRECT_READ]
-        pieces = tuple([piece for effect in inputs for piece in ((effect.target,) if effect.target else effect.fragments)])
-        found = False
-        for at, command in enumerate(self.commands):
-            effects = tuple(
-                effect._replace(kind=_WRITE, act=Act.WRITE, target=None, fragments=pieces)
-                if effect.because == REOPENS and (all_streams or effect.target in _INPUTS)
-                else effect
-                for effect in command.effects
-            )
-            if effects != command.effects:
-                found = True
-                self.commands[at] = command._replace(effects=effects)
-        return found
-
     def _through_links(self, effects: tuple[Effect, ...]) -> tuple[Effect, ...]:
         """Effects on a name that was linked earlier in this text are effects on what it is linked to as well."""
         out = list(effects)
@@ -354,24 +314,6 @@ def _sets_place(command: Subcommand) -> bool:
     )
 
 
-def _makes(redirect: Redirect) -> str:
-    """An `input` of an output (or of what an output may become), something `opened` for reading beside standard input, a
-    descriptor `copied` that may be so."""
-    fd = redirect.fd
-    if redirect.op is RedirectOp.READ:
-        return "" if fd is None or fd == 0 else "input" if fd in (1, 2) else "opened"
-    if redirect.op not in (RedirectOp.DUP_IN, RedirectOp.DUP_OUT) or fd == 0:
-        return ""
-    if fd is None and redirect.op is RedirectOp.DUP_IN:
-        return ""
-    source = (redirect.target.value or "?").rstrip("-")
-    return "input" if source == "0" else "" if source in ("1", "2", "") else "copied"
-
-
-_DECLARES = frozenset(("local", "declare", "typeset"))
-_FILLS = frozenset(("read", "mapfile", "readarray", "command", "builtin"))
-_INPUTS = ("/dev/stdin", "/dev/fd/0")
-_REDIRECT_READ = f"redirect.{RedirectOp.READ.value}"
 _NO_GIT = GitUse()
 _PATH_KINDS = frozenset((_READ, _WRITE, _DELETE))
 

@@ -7,10 +7,11 @@ import re
 
 from sandboxd.effects import argv
 from sandboxd.effects.argv import Given, several
-from sandboxd.effects.call import Call, is_literal, path_effect
+from sandboxd.effects.assigning import SOURCES, Assigning
+from sandboxd.effects.call import is_literal, path_effect
 from sandboxd.effects.languages.readers import READERS
 from sandboxd.effects.roles import ROLES, TEXT, Role
-from sandboxd.effects.rows import Level, Operand, Standing, When
+from sandboxd.effects.rows import Standing, When
 from sandboxd.effects.selectors import regex_names
 from sandboxd.effects.targets import Place, Target, fragments, locate, moved, resolve
 from sandboxd.globs import is_glob
@@ -23,10 +24,10 @@ _CHDIR = ROLES["path.chdir"]
 _INTO = frozenset(("path.into", "path.into_tree", "path.link"))
 
 
-class Filling(Call):
+class Filling(Assigning):
     """From a parsed command to its effects: standing ones, options, operands, then the tool's own language."""
 
-    __slots__ = ("inside", "least", "most")
+    __slots__ = ("inside",)
 
     def run(self) -> None:
         """Add all that the words do."""
@@ -35,7 +36,6 @@ class Filling(Call):
         for word in parsed.operands:
             if word.flags and several(word):
                 loose += 1
-        # How many operands there are: at least, and at most when that is known.
         self.least = len(parsed.operands) - loose
         self.most = None if loose or self.appended else self.least
         self.inside = 0  # how many names were put below a destination
@@ -319,7 +319,7 @@ class Filling(Call):
         pairs: list[tuple[Word, list[Role]]] = [(word, []) for word in operands]
         for spec in specs:
             self._assign(spec, pairs)
-        self.sources = [word for word, roles in pairs if any(role.name in _SOURCES for role in roles)]
+        self.sources = [word for word, roles in pairs if any(role.name in SOURCES for role in roles)]
         found = [(word, tuple(dict.fromkeys(roles))) for word, roles in pairs]
         if self.appended:
             if any(spec and spec[-1].role.nests and len(operands) < len(spec) for spec in specs):
@@ -332,70 +332,6 @@ class Filling(Call):
                 elif not role.nests and role.name != "program":
                     self._role(role, None, f"{level.id}.appended", self.span)
         return found
-
-    def _specs(self, whens: list[When], level: Level) -> list[tuple[Operand, ...]]:
-        """The operand lists that can be in force: one, unless the number of operands is not known."""
-        sure = self.most is not None
-        out = []
-        for when in whens:
-            if when.operands is not None:
-                out.append(when.operands)
-                if sure or when.count is None:
-                    return out
-        if level.operands is not None:
-            out.append(level.operands)
-        return out
-
-    def _each(self, spec: tuple[Operand, ...], operands: list[Word]) -> list[tuple[Word, tuple[Role, ...]]]:
-        """As many operands as there are, each with its one role; none where they have no effect."""
-        total, size = len(operands), len(spec)
-        if size == 1 and spec[0].role is TEXT and (total == 1 or spec[0].many):
-            return []
-        each = spec[:total]
-        many = next((at for at, operand in enumerate(spec) if operand.many), None)
-        if spec and spec[-1].role.nests:
-            pass  # what stands behind these belongs to the nested command
-        elif many is not None:
-            head, tail = spec[:many][:total], spec[many + 1 :]
-            left = total - len(head)
-            tail = tail[max(len(tail) - left, 0) :] if total >= len(tail) else ()
-            each = (*head, *(spec[many],) * (left - len(tail)), *tail)
-        elif total > size:
-            self._too_many(operands[size])
-            each = (*spec, *spec[-1:] * (total - size))
-        found: list[tuple[Word, tuple[Role, ...]]] = [
-            (word, (operand.role,)) for word, operand in zip(operands, each, strict=False)
-        ]
-        self.sources = [word for word, roles in found if roles[0].name in _SOURCES]
-        return found
-
-    def _too_many(self, word: Word) -> None:
-        self.opaque("opaque.unlisted_operand", f"{self.id}.unlisted", word.span, word.prefix, self.mentions())
-
-    def _assign(self, spec: tuple[Operand, ...], pairs: list[tuple[Word, list[Role]]]) -> None:
-        total = len(pairs)
-        if spec and spec[-1].role.nests:
-            for at, (_, roles) in enumerate(pairs[: len(spec)]):
-                roles.append(spec[at].role)
-            return
-        many = next((at for at, operand in enumerate(spec) if operand.many), None)
-        head = spec if many is None else spec[:many]
-        tail = () if many is None else spec[many + 1 :]
-        loose = [at for at, (word, _) in enumerate(pairs) if several(word)]
-        first = loose[0] if loose else total
-        last = loose[-1] if loose else -1
-        if many is None and pairs and (total > len(spec) or not self.parsed.level.inert):
-            self._too_many(pairs[min(len(spec), total - 1)][0])
-        for at, (_, roles) in enumerate(pairs):
-            from_end = total - at
-            if at < min(first, len(head)) and (not tail or from_end > len(tail) or total < len(head) + len(tail)):
-                roles.append(head[at].role)
-            elif at > last and from_end <= len(tail) and total - len(tail) >= 0 and not self.appended:
-                roles.append(tail[len(tail) - from_end].role)
-            else:
-                roles.extend(operand.role for operand in spec[min(first, len(spec)) if first < len(head) else len(head) :])
-                if many is None and not roles and spec:
-                    roles.append(spec[-1].role)
 
 
 # So many names below destinations are told one by one, and so many links.
@@ -411,7 +347,6 @@ _PLAIN_NAME = re.compile(r"[A-Za-z0-9@][\w@+.-]*(?:/[A-Za-z0-9@][\w@+.-]*)*(?<!\
 _CODE = frozenset(("opaque.code", "opaque.script"))
 # Opaque roles whose own word names what is read, not what is touched.
 _NAMES_CODE = frozenset(("opaque.script", "opaque.config"))
-_SOURCES = frozenset(("path.read", "path.tree", "path.rename", "path.linked"))
 
 
 def _names(source: Word, place: Place) -> tuple[str | None, ...]:

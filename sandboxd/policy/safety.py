@@ -14,7 +14,7 @@ from typing import NamedTuple
 from sandboxd import killswitch
 from sandboxd.model import Act, AnalyzedCommand, Effect, EffectKind, Inputs, PartKind, Sensitivity, Unparsed, WordFlag
 from sandboxd.paths import is_within, join, normalize
-from sandboxd.policy import programs
+from sandboxd.policy import programs, unread
 from sandboxd.policy.destinations import destination
 from sandboxd.policy.gittouch import Argv
 from sandboxd.policy.programs import interesting
@@ -34,14 +34,6 @@ BLOCK_DEVICE = re.compile(
     r"|/dev/(?:k?mem|port)$"
 )
 _KERNEL = ("/proc/sys", "/sys", "/proc/sysrq-trigger", "/proc/kcore", "/proc/irq", "/proc/acpi")
-# What makes a function that starts itself twice, in a text that nobody could parse: `f() {`, `f | f &`, and the `}` that ends
-# what was begun. Each word is looked at once.
-_BOMB = re.compile(
-    r"(?P<ends>\})|(?<![^\s(){};&|])(?P<word>[^\s(){};&|]+)(?:\s*\(\)\s*[{(]|\s*\|\s*(?P<again>[^\s(){};&|]+)\s*&)"
-)
-# A word with a group of an extended glob, as far as one name is long.
-_GROUP = re.compile(r"[@?*+!]\([^()\s]{0,255}\)")
-_EXTENDED = re.compile(rf"[^\s;&|<>()'\"]{{0,255}}{_GROUP.pattern}[^\s;&|<>()'\"]{{0,255}}")
 _TOPLEVEL = re.compile(r"\brev-parse\b[^;&|]*--show-(?:toplevel|cdup)\b")
 # Operators after which a variable can still hold anything.
 _PLAIN = frozenset(("", ":-", "-", ":=", "=", ":?", "?"))
@@ -143,7 +135,7 @@ class _Look:
         if unparsed.partial:
             why = "it could not be parsed, and is too long to be looked through"
             self.interactions.append(Finding("interaction.unread", why))
-        if _is_bomb(text):
+        if unread.is_bomb(text):
             self.catastrophes.append(Finding("catastrophe.fork_bomb", "it is a fork bomb"))
         if "rm" in words and not _ROOTS.isdisjoint(words):
             why = "it could not be parsed, and may delete the root or home directory"
@@ -153,10 +145,10 @@ class _Look:
             if name is not None:
                 why = f"it could not be parsed and names `{word}`, and `{name}` is protected"
                 self.touches.append(Finding("protected.unparsed", why))
-        for glob in _EXTENDED.findall(text) if "extglob" in text else ():
-            name = self._protected(join(self.inputs.analysis.cwd, _GROUP.sub("*", glob)), True)
+        for word, glob in unread.extended(text):
+            name = self._protected(join(self.inputs.analysis.cwd, glob), True)
             if name is not None:
-                why = f"it could not be parsed, and `{glob}` can name `{name}`, which is protected"
+                why = f"it could not be parsed, and `{word}` can name `{name}`, which is protected"
                 self.touches.append(Finding("protected.unparsed", why))
 
     def _program(self, command: AnalyzedCommand, argv: Argv) -> None:
@@ -377,19 +369,6 @@ class _Look:
         if found:
             text = f"it reads an agent's permission settings (`{effect.target or ''.join(effect.fragments)}`)"
             self.settings.append(Finding("settings_read", text, command, effect))
-
-
-def _is_bomb(text: str) -> bool:
-    """Whether a function that is begun pipes itself into itself, in the background."""
-    begun: set[str] = set()
-    for match in _BOMB.finditer(text):
-        if match["ends"]:
-            begun.clear()
-        elif match["again"] is None:
-            begun.add(match["word"])
-        elif match["again"] in begun and match["word"].endswith(match["again"]):
-            return True
-    return False
 
 
 _VERBS = {
