@@ -26,6 +26,7 @@ from benchmarks.measure import Case, Measured, compare, duration, percentile95, 
 from sandboxd.isolation import backends, bwrap, interpreter, mountpoints, profiles, protect
 from sandboxd.isolation.box import system_call_filter
 from sandboxd.isolation.ends import Opened
+from sandboxd.isolation.look import Look
 from sandboxd.isolation.plan import plan
 from sandboxd.model import Analysis, Box, Facts, Grant, GrantKind, LaunchPlan, PlanRequest, Session, Stdio
 from sandboxd.observe import aftermath, observe
@@ -79,7 +80,7 @@ class Scene:
 
     def floor(self, launch: LaunchPlan) -> None:
         """bwrap with the same options, running bash itself."""
-        ready, lease = protect.prepare(launch)
+        ready, lease = protect.prepare(launch, Look())
         try:
             host = bwrap.Host(shutil.which("bwrap") or "bwrap", True, 0)
             with Opened() as fds:

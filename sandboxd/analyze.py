@@ -174,9 +174,10 @@ class _Line:
                 expands = expands or (assignment.value is not None and not assignment.value.values)
                 if assignment.name in ("HOME", "PWD"):
                     self.known = ()
-        place = Place(bases, home, self.known)
         if self.placed and self.steady:
             self.steady = not any(_sets_place(command) for command in script.subcommands)
+        moved = not self.steady
+        place = Place(bases, home, self.known, (), moved)
         about = (*outside, *held(script, hints, place))
         if assigns and (expands or any(map(_expands, script.subcommands))):
             self.names = names(script, self.environment, self.functions, self.steady)
@@ -187,12 +188,12 @@ class _Line:
             self.names = self.names._replace(numbers=self.names.numbers | counted(script.text, self.counters))
         feeds: dict[int, tuple[str, ...]] = {}
         if about:
-            place = Place(bases, home, self.known, about)
+            place = Place(bases, home, self.known, about, moved)
         at: tuple[str, ...] | None = ("",)  # where `place` is, as the shell stage says it
         for number, command in enumerate(script.subcommands):
             if command.cwds != at:
                 at = command.cwds
-                place = Place(_places(at, bases, home), home, self.known, about)
+                place = Place(_places(at, bases, home), home, self.known, about, moved)
             feed: tuple[str, ...] = ()
             if command.piped_in or command.piped_out or command.redirects:
                 before = script.subcommands[number - 1] if command.piped_in and number else None
@@ -259,7 +260,7 @@ class _Line:
         if nested.text is None:
             command = Subcommand(nested.words, nested.span, cwds=nested.cwds, depth=depth + 1)
             hints = (*place.hints, ("{}", nested.hints))
-            inside = Place(nested.cwds, place.home, place.known, hints)
+            inside = Place(nested.cwds, place.home, place.known, hints, place.moved)
             inner.append(self._command(command, inside, nested.via, nested.hints, depth + 1, span, nested.appended))
             return
         script = parse(nested.text)

@@ -48,6 +48,7 @@ class Place(NamedTuple):
     home: str
     known: tuple[tuple[str, str], ...] = ()
     hints: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    moved: bool = False  # whether HOME may have another value than `home`
 
 
 class Target(NamedTuple):
@@ -179,7 +180,7 @@ def _known(part: Part, place: Place) -> str | None:
     """The text of an expansion that can be told without running anything."""
     if part.kind is _TILDE:
         if part.text == "~":
-            return place.home
+            return None if place.moved else place.home
         return _single(place) if part.text == "~+" else None
     if part.kind is _VARIABLE and not part.op:
         if part.text == "PWD":
@@ -208,6 +209,8 @@ def fragments(word: Word, place: Place) -> tuple[str, ...]:
             continue
         if part.kind is _VARIABLE and place.hints:
             extra.extend(current + hint for hint in _hinted(part, place.hints))
+        elif part.kind is _TILDE:
+            extra.extend(current + hint for name, pieces in place.hints if name == "HOME" for hint in pieces)
         elif part.kind is _SUBSTITUTION:
             extra.extend(current + name for name in printed(part.text))
         if current:
