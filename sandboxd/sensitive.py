@@ -273,7 +273,8 @@ def _vague(name: str) -> bool:
 
 @lru_cache(maxsize=64)  # a command of many words may ask for the same pieces as often
 def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
-    """How sensitive a target is of which only literal pieces are known: `/proc/$$/environ`, `~/.ssh/$k`."""
+    """How sensitive a target is of which only literal pieces are known: `/proc/$$/environ`, `~/.ssh/$k`; a piece that is a
+    whole path may be one by itself: `set -- /etc/shadow; cat "$1"`."""
     if not fragments:
         return Sensitivity.NONE
     if fragments[:2] == ("/", "//"):  # a walk of everything: `find / -name x -exec cat {} +`
@@ -285,6 +286,10 @@ def fragments_sensitivity(fragments: tuple[str, ...], home: str) -> Sensitivity:
     if first is not None and first is not Sensitivity.NONE:
         return first
     for fragment in fragments:
+        if fragment[:1] == "/" and len(fragment) <= PATH_MAX:
+            whole = sensitivity(fragment, home)
+            if whole is not Sensitivity.NONE:
+                return whole
         pieces = fragment.split("/")
         if any(map(_env_piece, pieces)) or not _FRAGMENT_NAMES.isdisjoint(pieces):
             return Sensitivity.SECRET
