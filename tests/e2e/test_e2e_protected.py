@@ -63,7 +63,7 @@ def test_a_killed_daemon_leaves_nothing(new_place: Callable[[], Place], start_da
     daemon = start_daemon(place)
     workspace = place.workspace()
     before, shown = listing(workspace), status(place, workspace)
-    with place.started("run", *BYPASS, "--", "bash -c 'echo on; sleep 100'", cwd=workspace) as child:
+    with place.started("run", *BYPASS, "--", "bash -c 'echo on; sleep 100; touch later'", cwd=workspace) as child:
         assert said(child, "on\n")
         assert listing(workspace) != before
         assert status(place, workspace) == shown
