@@ -7,8 +7,10 @@
 | 2a, 2b, 2c, a classifier | the workspace; hosts, outside paths and secrets that a rule names |
 | a human | likewise, and what the command itself names, protected paths included |
 
-A command that only reads gets nothing to write, whichever step or person allowed it: it runs under the read-only promise. A
-protected path is not opened when the same line also holds code that cannot be read.
+What only reads gets nothing to write when 2e, a person or a classifier allowed it, and under 2a as long as it stays where a
+session may read; the mode hides no file of the workspace from it.
+
+A protected path is not opened when the same line also holds code that cannot be read.
 """
 
 from __future__ import annotations
@@ -64,6 +66,11 @@ def for_reading(inputs: Inputs, verdicts: Verdicts) -> tuple[Grant, ...]:
     if not verdicts.allows:
         return ()
     return tuple([grant for grant in named_by_rules(inputs, verdicts) if grant.kind in _READING])
+
+
+def hidden_files(inputs: Inputs) -> tuple[Grant, ...]:
+    """The files of the workspace that the promise hides otherwise."""
+    return tuple(Grant(GrantKind.READ, path) for path in inputs.facts.env_files)
 
 
 def by_human(

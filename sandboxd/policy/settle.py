@@ -37,7 +37,9 @@ class _Settling:
     def run(self) -> Decision | Needs:
         answer, case = self.answer, self.case
         if answer.behavior is ALLOW:
-            return self._allow(answer.reason, _grants(case, self.step))
+            # In bypassPermissions too, but not where the command goes for what the promise would hide or keep it from.
+            reading = case.reading is None and (self.step.id == "2e" or (self.step.id == "2a" and not case.reach))
+            return self._allow(answer.reason, _grants(case, self.step, reading), reading)
         if answer.behavior is DENY:
             return self._stop(DENY, answer.reason)
         traits = case.traits
@@ -70,11 +72,11 @@ class _Settling:
         reading = case.reading is None
         if opinion.who is _APPROVAL:
             opened = grants.by_human(case.inputs, case.verdicts, case.reach, case.safety.touches, reading)
-            return self._allow("approval.allowed", opened, opinion)
-        return self._allow("classifier.allowed", _grants(case, self.step), opinion)
+            return self._allow("approval.allowed", opened, reading, opinion)
+        return self._allow("classifier.allowed", _grants(case, self.step, reading), reading, opinion)
 
-    def _allow(self, reason: str, opened: tuple[Grant, ...], opinion: Opinion | None = None) -> Decision:
-        """What only reads runs under the promise, whoever allowed it; nothing confines what a front-end runs by itself."""
+    def _allow(self, reason: str, opened: tuple[Grant, ...], reading: bool, opinion: Opinion | None = None) -> Decision:
+        """`reading`: it runs under the promise."""
         step, answer, case = self.step, self.answer, self.case
         seen = explain.evidence(case.inputs, answer.findings, answer.hits)
         return Decision(
@@ -83,7 +85,7 @@ class _Settling:
             reason,
             explain.allowed(case.inputs, step.id, answer.hits, seen, opinion),
             protected=case.protected,
-            promise=case.reading is None and case.inputs.tool == "Bash" and not case.inputs.unsandboxed,
+            promise=reading and case.inputs.tool == "Bash" and not case.inputs.unsandboxed,
             evidence=seen,
             grants=opened,
             trace=self.trace,
@@ -141,9 +143,10 @@ class _Settling:
         )
 
 
-def _grants(case: Case, step: Step) -> tuple[Grant, ...]:
-    if case.reading is None:
-        return grants.for_reading(case.inputs, case.verdicts)
+def _grants(case: Case, step: Step, reading: bool) -> tuple[Grant, ...]:
+    if reading:
+        opened = grants.for_reading(case.inputs, case.verdicts)
+        return (*opened, *grants.hidden_files(case.inputs)) if step.id == "2a" else opened
     if step.id in ("2f", "2g"):
         return grants.WORKSPACE_ONLY
     return grants.by_step(case.inputs, case.verdicts)

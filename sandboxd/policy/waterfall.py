@@ -287,7 +287,7 @@ def document() -> str:
         "- What a hook denies is denied, and what it wants asked is asked, whichever step answered.",
         "- dontAsk and headless sessions turn an ASK into a DENY; in auto mode the classifier is heard first, and a classifier",
         f"  that is missing or fails never allows: DENY with `{CLASSIFIER_UNAVAILABLE}`.",
-        "- What only reads runs under the read-only promise, whichever step or person allowed it.",
+        "- In bypassPermissions, too, what only reads, and only where a session may, runs under the read-only promise.",
         "- Text that could not be parsed is never read-only, never an edit, and matched by an allow rule only byte by byte.",
         "",
         "## Modes",
