@@ -69,7 +69,7 @@ def analyze(text: str, context: AnalysisContext, tables: Tables = TABLES) -> Ana
     except Exception as error:  # a defect here must become neither a looser answer nor an exception
         unparsed = refusal(text, "unparsed.internal", Span(0, len(text)), f"{type(error).__name__}: {error}")
         done = Analysis(text, context.cwd, (), unparsed)
-    return _DONE.keep(question, done, size_of(text, len(done.commands)))
+    return _DONE.keep(question, done, size_of(text, len(done.commands), _words(done.unparsed)))
 
 
 def read(text: str) -> Script:
@@ -77,8 +77,12 @@ def read(text: str) -> Script:
     script = _READ_TEXTS.get(text)
     if script is None:
         script = parse(text)
-        _READ_TEXTS.keep(text, script, size_of(text, len(script.subcommands)))
+        _READ_TEXTS.keep(text, script, size_of(text, len(script.subcommands), _words(script.unparsed)))
     return script
+
+
+def _words(unparsed: Unparsed | None) -> int:
+    return 0 if unparsed is None else len(unparsed.words)
 
 
 class _Line:

@@ -43,6 +43,7 @@ class Memory(Generic[V]):
         return len(self._kept)
 
 
-def size_of(text: str, commands: int) -> int:
-    """Bytes that the reading of a text with so many commands takes, with their effects: as measured, rounded up."""
-    return 2_000 + 2 * len(text) + 1_500 * commands
+def size_of(text: str, commands: int, words: int) -> int:
+    """Bytes that the reading of a text takes with so many commands and their effects, or words where it could not be read: as
+    measured, rounded up."""
+    return 2_000 + 2 * len(text) + 1_500 * commands + 70 * words

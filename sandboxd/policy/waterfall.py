@@ -218,7 +218,9 @@ def evaluate(inputs: Inputs) -> Decision | Needs:
     if last is not None and last[0] == inputs:
         return last[1]
     outcome = walk(inputs)
-    _ANSWERED.keep(key, (inputs, outcome), size_of(inputs.analysis.text, len(inputs.analysis.commands)))
+    analysis = inputs.analysis
+    words = 0 if analysis.unparsed is None else len(analysis.unparsed.words)
+    _ANSWERED.keep(key, (inputs, outcome), size_of(analysis.text, len(analysis.commands), words))
     return outcome
 
 

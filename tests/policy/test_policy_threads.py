@@ -16,7 +16,7 @@ from sandboxd.policy import rules, waterfall
 
 def test_threads_share_what_was_answered(monkeypatch: pytest.MonkeyPatch) -> None:
     """Commands are judged on several threads; what they remember for each other never fails one of them."""
-    monkeypatch.setattr(waterfall, "_ANSWERED", Memory(2 * size_of("ls 10", 1)))
+    monkeypatch.setattr(waterfall, "_ANSWERED", Memory(2 * size_of("ls 10", 1, 0)))
     monkeypatch.setattr(rules, "_CACHE_SIZE", 2)
     context = AnalysisContext("/w", "/h", "/w")
     sets = [RuleSet((rules.parse_rule(f"Bash(ls {number}:*)", Behavior.ALLOW, Source.USER, "t"),)) for number in range(4)]
